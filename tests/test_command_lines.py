@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import typer.main
 from typer.testing import CliRunner
 
 from client_app.commands import app as site_app
-from hdpfl_flower.config.server_terms import ServerTerms
-from hdpfl_flower.models.task import Task
-from hdpfl_flower.scenarios.attacks import ATTACKS
 from hdpfl_flower.system.terminal import EXIT_CODES
 from server_app.commands import app
-from server_app.commands.listing import ListedKind, in_words
-from strategies import STRATEGIES
-from studies import STUDIES
 
 APPS = {"hdpfl": app, "hdpfl-site": site_app}
 ONE_WORD = ({"--terms", "--run-config"}, {"--to", "--out"})
@@ -67,14 +60,6 @@ def test_a_command_that_prints_a_table_prints_json() -> None:
     assert [p for p in without if re.search(prints, inspect.getsource(COMMANDS[p].callback))] == []
 
 
-def test_commands_with_tables_are_found() -> None:
-    tables = {("hdpfl", "compare"), ("hdpfl", "demo"), ("hdpfl", "list"), ("hdpfl", "reproduce"),
-              ("hdpfl", "check"), ("hdpfl-site", "ledger", "show"), ("hdpfl-site", "plan"),
-              ("hdpfl-site", "worth"), ("hdpfl-site", "report"),
-              ("hdpfl-site", "audit")}  # fmt: skip
-    assert {path for path in tables if "--json" not in options(COMMANDS[path])} == set()
-
-
 def test_one_option_has_one_word() -> None:
     terms, to = ONE_WORD
     found = {path: options(command) for path, command in COMMANDS.items()}
@@ -115,31 +100,6 @@ def test_usage_errors_end_with_2_and_ours_with_1(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(SystemExit) as end:
             main()
         assert end.value.code == status
-
-
-def test_list_has_every_name() -> None:
-    said = json.loads(CliRunner().invoke(app, ["list", "--json"]).output)
-    assert list(said) == [kind.value for kind in ListedKind]
-    assert list(said["strategies"]) == list(STRATEGIES)
-    assert list(said["studies"]) == list(STUDIES)
-    assert list(said["attacks"]) == list(ATTACKS)
-    guards = get_args(ServerTerms.model_fields["guard"].annotation)
-    assert {"none", *said["guards"]} == set(guards)
-    assert said["datasets"]["cifar100"] == "3×32×32, 100 classes"
-    texts = {name: text for names in said.values() for name, text in names.items()}
-    marked = {n: t for n, t in texts.items() if not t or "`" in t or t.startswith("Return ")}
-    assert marked == {}
-    assert said["attacks"]["minus-5"] == "−5 times the liar's update without noise"
-    assert said["attacks"]["7-to-1"] == "Trained honestly: Class 7 labelled 1"
-    one = CliRunner().invoke(app, ["list", "models"])
-    assert "logreg" in one.output
-    assert "fedavg" not in one.output
-
-
-def test_list_calls_a_task_by_its_kind() -> None:
-    assert in_words(Task.classification((3, 32, 32), 100)) == "3×32×32, 100 classes"
-    assert in_words(Task.regression((28,))) == "28 features, regression"
-    assert in_words(Task.survival((6,), 4)) == "6 features, survival, 4 intervals"
 
 
 @pytest.mark.parametrize(

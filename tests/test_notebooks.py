@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -36,19 +35,6 @@ def book(*cells: str) -> str:
     return text
 
 
-def test_there_is_one_a_door_and_each_is_in_the_navigation() -> None:
-    assert [path.stem for path in SOURCES] == ["federation", "site-day", "study"]
-    doors = re.split(
-        r"^  - ", (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2], flags=re.M
-    )
-    holds = {
-        door.partition(":")[0]: set(re.findall(r"notebooks/([a-z-]+)\.md", door)) for door in doors
-    }
-    assert holds["Join with my data"] == {"site-day"}
-    assert holds["Run a federation"] == {"federation"}
-    assert holds["Research"] == {"study"}
-
-
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_what_is_stored_has_no_output_and_no_command_can_fail_unseen(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
@@ -72,12 +58,6 @@ def test_what_is_stored_has_no_output_and_no_command_can_fail_unseen(path: Path)
 def test_a_cell_that_fails_stops_the_build(cell: str, words: str) -> None:
     with pytest.raises(CellExecutionError, match=words):
         pages().executed(book(cell))
-
-
-def test_a_cell_runs_in_a_folder_of_its_own_and_names_none() -> None:
-    cells = book("print(*__import__('pathlib').Path().iterdir())", "%%bash\necho $PWD/x > f; cat f")
-    done = pages().executed(cells)
-    assert [output.text for cell in done.cells for output in cell.outputs] == ["\n", "x\n"]
 
 
 def cell_with(source: str, *outputs: Any) -> Any:
@@ -107,10 +87,3 @@ def test_a_page_shows_cells_and_outputs_in_their_order() -> None:
         "[This notebook with its outputs](own.ipynb).\n"
     )
     assert pictures == {"own-1.png": b"\x89PNG\r\n\x1a\n"}
-
-
-def test_what_a_kernel_cuts_into_pieces_is_one_output() -> None:
-    cut = [new_output("stream", name="stdout", text=text) for text in ("a li", "ne\n")]
-    other = new_output("execute_result", data={"text/plain": "3"})
-    (printed, kept) = pages().whole([cut[0], other, cut[1]])
-    assert (printed.text, kept) == ("a line\n", other)

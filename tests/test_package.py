@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
-import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -75,28 +73,10 @@ def test_the_wheel_holds_the_packages_and_their_data_alone(wheel: Path) -> None:
     assert names == modules
 
 
-def test_both_commands_print_the_projects_version(installed: Path, tmp_path: Path) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for command in ("hdpfl", "hdpfl-site"):
-        said = run(installed / command, "--version", cwd=tmp_path, home=tmp_path)
-        assert said == f"hdpfl-flower {project['version']}\n"
-
-
 def test_what_runs_is_the_installed_package(installed: Path, tmp_path: Path) -> None:
     code = "import server_app.commands as m; print(m.__file__)"
     where = run(installed / "python", "-c", code, cwd=tmp_path, home=tmp_path)
     assert Path(where.strip()).is_relative_to(installed.parent)
-
-
-def test_studies_are_said_to_be_in_a_checkout(installed: Path, tmp_path: Path) -> None:
-    environment = {"HDPFL_HOME": str(tmp_path), "COLUMNS": "100"}
-    done = subprocess.run([installed / "hdpfl", "reproduce", "--list"], cwd=tmp_path,
-                          env=environment, capture_output=True, text=True, check=False)  # fmt: skip
-    assert done.returncode == 1
-    assert "studies are no part of the package; for them run: git clone" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    listed = run(installed / "hdpfl", "list", "--json", cwd=tmp_path, home=tmp_path)
-    assert json.loads(listed)["studies"] == {}
 
 
 def test_the_demo_runs_outside_of_the_repository(installed: Path, tmp_path: Path) -> None:

@@ -76,11 +76,6 @@ def test_the_components_exist() -> None:
     assert isinstance(client_app, ClientApp)
 
 
-def test_the_demo_terms_are_terms() -> None:
-    terms = RunConfig.load(ROOT / "deploy" / "demo" / "run.toml").terms
-    assert (terms.dataset, terms.evaluation) == ("site", "none")
-
-
 def test_the_bundle_is_the_four_packages_and_nothing_else(tmp_path: Path) -> None:
     """A bundle is what a site pins by its hash: no test, no deployment file, no record."""
     app = tmp_path / "hdpfl-flower"

@@ -47,17 +47,6 @@ def test_every_folder_is_a_ward_that_allows_both_runs() -> None:
         assert site.disclose == ()
 
 
-@pytest.mark.parametrize("ward", WARDS)
-def test_a_ward_has_every_third_record_of_its_hospital(ward: str) -> None:
-    hospital, letter = ward.split("-")
-    header, *rows = (DEPLOY / "demo" / hospital / "data.csv").read_text().splitlines()
-    expected = [row.rsplit(",", 1) for row in rows["abc".index(letter) :: 3]]
-    if hospital == "hungarian":
-        expected = [[features, "1" if target == "0" else "0"] for features, target in expected]
-    own = (FOLDER / ward / "data.csv").read_text().splitlines()
-    assert own == [header, *(",".join(row) for row in expected)]
-
-
 def test_the_wards_fall_into_two_groups_and_their_data_can_be_used() -> None:
     """The first gradients of wards of one group point one way, of the other group the other way."""
     gradients = []

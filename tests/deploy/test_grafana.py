@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
 import re
 import subprocess
@@ -13,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from hdpfl_flower.monitoring.series import COORDINATOR_PORT, SITE_PORT, Place, series_at
-from tests.deploy.dashboards import FOLDER, panels_of
 
 DOCKER = Path(__file__).parents[2] / "docker"
 
@@ -42,36 +39,6 @@ def test_every_series_worth_a_look_is_looked_at() -> None:
         "hdpfl_run_started_timestamp_seconds", "hdpfl_last_refused_timestamp_seconds",
         "hdpfl_plan_paid_releases", "hdpfl_run_charged_delta", "hdpfl_budget_charged_runs",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("place", ["coordinator", "site"])
-def test_panels_are_told_apart_and_say_what_they_show(place: Place) -> None:
-    panels = panels_of(place)
-    assert len({panel.title for panel in panels}) == len(panels) > 10
-    for panel in panels:
-        assert panel.says.endswith(".") and panel.queries
-        assert len(set(panel.queries)) == len(panel.queries)
-
-
-@pytest.mark.parametrize("name", ["coordinator.json", "site.json"])
-def test_panels_lie_within_24_columns_and_none_over_another(name: str) -> None:
-    shown = json.loads((FOLDER / name).read_text())["panels"]
-    for panels in (shown, *(row["panels"] for row in shown if row["type"] == "row")):
-        taken: set[tuple[int, int]] = set()
-        for panel in panels:
-            at = panel["gridPos"]
-            assert at["x"] >= 0 and at["x"] + at["w"] <= 24, panel["title"]
-            cells = set(itertools.product(range(at["x"], at["x"] + at["w"]),
-                                          range(at["y"], at["y"] + at["h"])))  # fmt: skip
-            assert not cells & taken, panel["title"]
-            taken |= cells
-
-
-def test_weights_are_a_heatmap_with_a_row_a_client() -> None:
-    content = json.loads((FOLDER / "coordinator.json").read_text())
-    (panel,) = [panel for panel in content["panels"] if panel["type"] == "heatmap"]
-    assert panel["options"]["calculate"] is False
-    assert panel["targets"][0]["legendFormat"] == "{{site}}"
 
 
 @pytest.mark.parametrize(

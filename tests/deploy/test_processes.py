@@ -84,14 +84,6 @@ def test_an_orphan_is_asked_once(tmp_path: Path, start: Callable[[str, list[str]
     assert file.read_text().split() == ["ready", "TERM"]
 
 
-def test_it_lives_in_a_session_of_its_own(
-    tmp_path: Path, start: Callable[[str, list[str]], int]
-) -> None:
-    """So Ctrl-C in the terminal of ``make up`` does not reach it."""
-    pid = start("one", SLEEP)
-    assert os.getsid(pid) == pid != os.getsid(0)
-
-
 def test_a_recycled_id_is_another_process(tmp_path: Path) -> None:
     other = subprocess.Popen(SLEEP)
     try:
@@ -123,28 +115,3 @@ def test_what_does_not_end_by_itself_is_killed(
     assert "ready" in written(tmp_path / "log")
     assert processes.stop(["stubborn"], tmp_path) == ["stubborn"]
     assert pid not in processes.table()
-
-
-def test_a_process_that_ended_is_not_running(
-    tmp_path: Path, start: Callable[[str, list[str]], int]
-) -> None:
-    pid = start("short", [sys.executable, "-c", "pass"])
-    deadline = time.monotonic() + 20
-    while pid in processes.table() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert processes.find("short", tmp_path) is None  # a zombie here: we have not waited for it
-
-
-@pytest.mark.parametrize("note", ["", "{}", "[]", '{"pid": "x", "birth": "y"}'])
-def test_a_torn_note_names_no_process(tmp_path: Path, note: str) -> None:
-    (tmp_path / "torn.json").write_text(note)
-    assert processes.find("torn", tmp_path) is None
-    assert processes.stop(["torn"], tmp_path) == []
-
-
-def test_without_proc_the_same_is_read_from_ps() -> None:
-    if not any((Path(folder) / "ps").exists() for folder in os.environ["PATH"].split(os.pathsep)):
-        pytest.skip("no ps here")
-    living = processes._table_of_ps()
-    assert living[os.getpid()].parent == os.getppid()
-    assert living[os.getpid()].birth == processes._table_of_ps()[os.getpid()].birth

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,6 @@ from tests.deploy.observatory import (
     Watched,
     fetch,
     missing,
-    prometheus,
     run_all,
     wait_for,
     watched,
@@ -91,36 +89,6 @@ def test_no_series_of_the_coordinator_has_a_value_of_a_profile(here: Watched) ->
         assert "epsilon" not in sample["metric"]["__name__"]
         assert float(sample["value"][1]) != declared, sample
     assert here.ask(f'{{job="hdpfl", run="{REFUSED}"}}')
-
-
-def test_a_finished_run_can_be_loaded(here: Watched, tmp_path: Path) -> None:
-    from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
-
-    from hdpfl_flower.monitoring.prometheus import Exporter
-    from server_app.monitoring.exporter import history
-
-    path = here.runs / FEDERATION / "journal.jsonl"
-    text = Exporter("coordinator", lambda: history(path)).openmetrics()
-    assert list(parse(text.decode()))
-    (tmp_path / "run.om").write_bytes(text)
-    made = subprocess.run(
-        ["promtool", "tsdb", "create-blocks-from", "openmetrics", tmp_path / "run.om",
-         tmp_path / "p" / "data"], capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    events = finished_rounds(read_journal(path))
-    with prometheus(tmp_path / "p") as url:
-        again = Watched(url, here.runs, here.sites)
-        for event in (events[0], events[-1]):
-            at = _seconds(event["at"])
-            (found,) = again.ask('hdpfl_model_accuracy_ratio{group="all"}', at + 0.002)
-            assert float(found["value"][1]) == pytest.approx(event["metrics"]["accuracy"])
-
-
-def _seconds(at: str) -> float:
-    from datetime import datetime
-
-    return datetime.fromisoformat(at).timestamp()
 
 
 @pytest.mark.parametrize(

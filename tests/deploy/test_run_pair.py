@@ -82,13 +82,6 @@ def test_one_that_is_to_be_started_again_is_and_the_other_goes_on(tmp_path: Path
     assert (tmp_path / "tasks").read_text().splitlines()[1:] == ["signal"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="prctl")
-def test_both_end_with_what_started_them(pair: Pair) -> None:
-    pair.process.kill()
-    pair.process.wait(20)
-    until(lambda: not command_of(pair.node) + command_of(pair.tasks))
-
-
 def test_sigterm_reaches_each_once_and_both_are_waited_for(pair: Pair) -> None:
     """At a second one Flower ends before it has signed its node off."""
     pair.process.terminate()

@@ -70,15 +70,6 @@ def test_tasks_of_a_site_find_the_launcher_alone_and_talk_to_nobody() -> None:
     assert "IPAddressDeny=any\nIPAddressAllow=localhost\n" in text
 
 
-def test_what_talks_to_the_superlink_outlasts_its_busy_database() -> None:
-    """A node that hears nothing ends, or systemd ends it; both are started again."""
-    for name in ("hdpfl-supernode", "hdpfl-superlink-tasks"):
-        text = (UNITS[0].parent / f"{name}.service").read_text()
-        assert "ExecStart=/srv/hdpfl/venv/bin/hdpfl-patient flower-" in text
-        assert "Restart=always" in text
-    assert "WatchdogSec=180\n" in (UNITS[0].parent / "hdpfl-supernode.service").read_text()
-
-
 def test_no_secret_is_an_argument() -> None:
     for unit in UNITS:
         for command in commands(unit):

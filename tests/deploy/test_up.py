@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import os
 import shutil
 import socket
@@ -83,18 +81,6 @@ def test_a_site_without_a_profile_is_refused_before_anything_is_made(
     check_refused(up(tmp_path, sources), tmp_path, f"{sources}/b holds no profile.toml")
 
 
-def test_what_is_found_is_raised_and_nothing_is_left(
-    tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(DEPLOY))
-    check = importlib.import_module("deploy.sites_check")
-    monkeypatch.setattr(check, "SITES", tmp_path / "sites")
-    (sources / "b" / "profile.toml").unlink()
-    with pytest.raises(Exception, match=r"holds no profile\.toml; write one"):
-        check.check_sites(["b"], sources)
-    assert list((tmp_path / "sites").iterdir()) == []
-
-
 def test_every_site_that_is_wrong_is_named(tmp_path: Path, sources: Path) -> None:
     spoil_profile(sources / "a", "batch-size", "batchsize")
     spoil_profile(sources / "b", 'path = "data.csv"', 'path = "gone.csv"')
@@ -105,23 +91,6 @@ def test_every_site_that_is_wrong_is_named(tmp_path: Path, sources: Path) -> Non
     assert f"{sources}/b/gone.csv" in done.stderr
 
 
-def test_a_real_site_without_a_ledger_is_refused(tmp_path: Path, sources: Path) -> None:
-    spoil_profile(sources / "b", "[ledger]", "[ledger-of-another-name]")
-    check_refused(up(tmp_path, sources), tmp_path, "site b: ")
-
-
-@pytest.mark.parametrize("name", [".hidden", "superlink", "a b", "-x", "ä"])
-def test_a_folder_whose_name_is_no_sites_is_named(tmp_path: Path, sources: Path, name: str) -> None:
-    (sources / "b").rename(sources / name)
-    check_refused(up(tmp_path, sources), tmp_path, f"{sources}/{name}: a site's name may hold")
-
-
-def test_a_folder_without_sites_and_one_that_is_not_there(tmp_path: Path, sources: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    check_refused(up(tmp_path, tmp_path / "empty"), tmp_path, "holds no folder of a site")
-    check_refused(up(tmp_path, tmp_path / "gone"), tmp_path, "is no folder; name one")
-
-
 def test_ports_are_looked_at_before_anything_is_made(tmp_path: Path, sources: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = up(tmp_path, sources, port=taken.getsockname()[1])
@@ -129,18 +98,6 @@ def test_ports_are_looked_at_before_anything_is_made(tmp_path: Path, sources: Pa
 
 
 FAIL = "def fail(*words): raise federation.ProblemError('it failed')\nfederation.{} = fail"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", ["register", "_prepare"])
-def test_a_failure_later_takes_back_the_sites_that_did_not_start(
-    tmp_path: Path, sources: Path, part: str
-) -> None:
-    begun = "federation.start_superlink = lambda *words: None\nfederation._wait = print\n"
-    done = up(tmp_path, sources, (begun if part == "register" else "") + FAIL.format(part))
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert done.stderr.strip() == "error: it failed"
-    assert [name for name in left(tmp_path) if name.startswith(("sites/", "certs/sites/"))] == []
 
 
 @pytest.mark.slow
@@ -209,22 +166,6 @@ def test_a_schemas_path_starts_at_the_terms_that_name_it(tmp_path: Path) -> None
     assert RunConfig.load(Path(done.stdout.strip())).terms.schema_text == text
 
 
-def test_weights_start_at_the_terms_that_name_them_too(tmp_path: Path) -> None:
-    """The same digests as of the file itself, which begins with a byte-order mark."""
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "w.safetensors").write_bytes(b"public")
-    lines = '\ufeffstart = "w.safetensors"\nbackbone = "resnet18 weights=w.safetensors"\n'
-    (tmp_path / "mine" / "run.toml").write_text(lines)
-    done = named(tmp_path / "home", tmp_path / "mine" / "run.toml")
-    assert done.returncode == 0, done.stderr
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HDPFL_HOME", str(tmp_path / "home"))
-        copy = RunConfig.load(Path(done.stdout.strip())).terms
-        given = RunConfig.load(tmp_path / "mine" / "run.toml").terms
-    assert copy.start == given.start == f"sha256:{hashlib.sha256(b'public').hexdigest()}"
-    assert copy.backbone == given.backbone is not None
-
-
 def submitted(home: Path, terms: Path) -> subprocess.CompletedProcess[str]:
     """Submit ``terms``, with a Flower that only prints what it would do."""
     script = (
@@ -237,37 +178,6 @@ def submitted(home: Path, terms: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", script], env={**os.environ, "HDPFL_HOME": str(home)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[r-dpcfl]\nclustres = 2\n", "'r-dpcfl.clustres' is not a key of the run config; did you "
-         "mean 'r-dpcfl.clusters'?"),
-        ("roundz = 2\n", "'roundz' is not a known key; did you mean 'rounds'?"),
-        ('strategy = "mmsee"\n', "mmse"),
-        ("rounds = \n", "are not valid TOML"),
-    ],
-)  # fmt: skip
-def test_what_flower_would_call_code_15_is_named_before_a_run(
-    tmp_path: Path, text: str, said: str
-) -> None:
-    terms = tmp_path / "terms.toml"
-    terms.write_text(text)
-    done = submitted(tmp_path, terms)
-    assert done.returncode == 1
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-def test_each_call_submits_a_file_of_its_own(tmp_path: Path) -> None:
-    """Two at once shared one file: the first was submitted with the second one's terms."""
-    terms = tmp_path / "terms.toml"
-    terms.write_text("rounds = 2\n")
-    first, second = (submitted(tmp_path, terms).stderr.strip() for _ in range(2))
-    assert first != second
-    assert first.endswith("run.toml")
-    assert str(tmp_path) not in first
 
 
 @pytest.mark.parametrize("checkpoint", [True, False])

@@ -190,43 +190,6 @@ def test_the_files_of_one_machine_each(name: str, check: Callable[[Compose], Non
     check(compose)
 
 
-def test_a_hospitals_own_file_is_its_part_of_the_demo() -> None:
-    """What runs, with which environment; only names of volumes and networks differ."""
-    own = read("site.yml")["services"]
-    for role in ("node", "tasks"):
-        demo = COMPOSE["services"][f"va-{role}"]
-        for key in ("command", "healthcheck", "mem_limit", "cpus"):
-            assert own[role].get(key) == demo.get(key), (role, key)
-        assert own[role]["environment"].keys() == demo["environment"].keys()
-        assert own[role]["environment"]["PATH"] == demo["environment"]["PATH"]
-        assert not own[role].get("ports")
-    assert not any("node.key" in text for text in own["tasks"]["volumes"])
-    assert not any("HDPFL_SITE" in text for text in own["node"]["volumes"])
-    assert own["tasks"]["networks"] == ["inside"]
-    assert read("site.yml")["networks"]["inside"] == {"internal": True}
-
-
-def test_a_gpu_is_for_the_tasks_alone() -> None:
-    """Compose reserves one; nothing else of the container changes."""
-    (name, service), *rest = read("gpu.yml")["services"].items()
-    assert (name, rest) == ("tasks", [])
-    assert service.keys() == {"image", "deploy"}
-    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
-    assert device["capabilities"] == ["gpu"]
-
-
-def test_every_site_has_the_same_containers() -> None:
-    """But for names, so that what holds for one holds for all."""
-    texts = []
-    for site in SITES:
-        own = {n: {k: v for k, v in s.items() if k != "build"}
-               for n, s in COMPOSE["services"].items() if site_of(n) == site}  # fmt: skip
-        text = yaml.safe_dump(own, sort_keys=True).replace(site.upper(), "X")
-        texts.append(re.sub(r":-300\d", ":-3000", re.sub(rf"\b{site}\b", "x", text)))
-    assert len(set(texts)) == 1
-    assert {site_of(name) for name in COMPOSE["services"]} == {"", *SITES}
-
-
 BUGS: dict[str, tuple[Callable[[Compose], None], Callable[[dict[str, Any]], object]]] = {
     "a container of root": (check_sealed, lambda s: s["va-tasks"].update(user="0:0")),
     "a root file system that can be written": (
@@ -274,13 +237,3 @@ def test_the_file_with_a_bug_is_refused(bug: str) -> None:
     put_in(broken["services"])
     with pytest.raises(AssertionError):
         check(broken)
-
-
-def test_compose_1_29_reads_it() -> None:
-    """What it lacks, and what a classic builder lacks, is not used."""
-    text = (ROOT / "docker" / "compose.yml").read_text()
-    for word in ("include:", "start_interval", "develop:", "configs:"):
-        assert word not in text
-    assert all(key.startswith("x-") for key in COMPOSE.keys() - {"services", "networks", "volumes"})
-    dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
-    assert "--mount" not in dockerfile and "<<" not in dockerfile

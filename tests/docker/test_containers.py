@@ -166,13 +166,6 @@ def test_no_container_of_a_site_reaches_another_sites(stack: Stack, site: str) -
         assert reached(stack, f"{site}-{role}", near) == own, role
 
 
-def test_names_of_other_sites_are_unknown(stack: Stack) -> None:
-    code = "import socket; print(socket.gethostbyname({name!r}))"
-    assert stack.python("cleveland-node", code.format(name="cleveland-node")).strip()
-    failed = stack.execute("cleveland-node", PYTHON, "-c", code.format(name="hungarian-node"))
-    assert "gaierror" in failed.stderr
-
-
 SEALED = """
 status = dict(line.split(':', 1) for line in open('/proc/self/status'))
 assert int(status['CapEff'], 16) == int(status['CapBnd'], 16) == 0, status
@@ -216,36 +209,6 @@ def test_no_secret_is_an_argument_or_in_a_log(stack: Stack, ended: Done) -> None
         assert "PRIVATE KEY" not in told
 
 
-@pytest.mark.parametrize("place", ["coordinator", *SITES])
-def test_grafana_would_find_its_dashboard_and_its_prometheus(
-    stack: Stack, ended: Done, place: str
-) -> None:
-    """Grafana's image cannot be had here: what it reads is read in its place, as its user."""
-    service = "grafana" if place == "coordinator" else f"{place}-grafana"
-    (folder,) = (
-        value.split("=", 1)[1]
-        for value in stack.inspect(service)["Config"]["Env"]
-        if value.startswith("GF_PATHS_PROVISIONING=")
-    )
-
-    def read(path: str) -> str:
-        return stack.python(service, f"print(open({path!r}).read())")
-
-    (dashboards,) = re.findall(r"path: (\S+)", read(f"{folder}/dashboards/hdpfl.yml"))
-    listed = stack.python(service, f"import os; print(*os.listdir({dashboards!r}))").split()
-    own = "coordinator" if place == "coordinator" else "site"
-    assert listed == [f"{own}.json"]
-    dashboard = read(f"{dashboards}/{own}.json")
-    assert dashboard.strip() == (ROOT / f"docker/grafana/dashboards/{own}.json").read_text().strip()
-    (url,) = re.findall(r"url: (\S+)", read(f"{folder}/datasources/prometheus.yml"))
-    series = {"coordinator": "hdpfl_run_info", "site": "hdpfl_ledger_entries"}[own]
-    stack.wait_for(place, series)
-    code = (
-        f"import urllib.request as r; print(r.urlopen('{url}/api/v1/query?query={series}').read())"
-    )
-    assert series in stack.python(service, code)
-
-
 LISTED = """
 import json, re
 parts = json.load(open('/srv/hdpfl/sbom.cdx.json'))['components']
@@ -274,13 +237,6 @@ def test_an_image_lists_what_is_in_it_and_holds_nothing_else(
     assert size[0]["Size"] <= 2.6e9
 
 
-def test_a_site_without_a_gpu_has_torch_and_none_of_nvidias_libraries(stack: Stack) -> None:
-    code = (
-        "import torch as t; print(t.cuda.is_available(), t.ones(2, 2).matmul(t.ones(2, 2)).sum())"
-    )
-    assert stack.python("cleveland-tasks", code).split() == ["False", "tensor(8.)"]
-
-
 # --- what goes wrong, and where the operator reads it -----------------------------------------
 
 
@@ -298,22 +254,6 @@ def test_a_container_that_is_killed_comes_back(stack: Stack, ended: Done) -> Non
     stack.wait_until_healthy("va-tasks", restarts=1)  # before it, it is healthy from then
     assert stack.inspect("va-tasks")["RestartCount"] == 1
     assert verified(stack, "va") == before
-
-
-def test_a_name_that_is_not_in_the_certificate(stack: Stack) -> None:
-    done = stack.compose("run", "--rm", "-T", "--no-deps", "-e", "SUPERLINK=coordinator:8000",
-                         "cleveland-node")  # fmt: skip
-    assert done.returncode == 1
-    assert one_line(done.stdout + done.stderr) == (
-        "error: the certificate of coordinator:8000 does not name 'coordinator'; call it by a name "
-        "that the certificate has, or have it made with: hdpfl certs DIR --host coordinator"
-    )
-
-
-def one_line(said: str) -> str:
-    """Return the only line that is an error."""
-    (line,) = (line for line in said.splitlines() if line.startswith("error"))
-    return line.strip()
 
 
 def test_a_profile_that_is_missing(stack: Stack, ended: Done) -> None:

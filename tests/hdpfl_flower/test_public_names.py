@@ -43,23 +43,3 @@ def test_a_users_file_that_hides_a_package_is_named(name: str, tmp_path: Path) -
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"ImportError: {tmp_path / name} hides the package '{name[:-3]}'")
     assert "rename it" in last
-
-
-def test_a_public_name_that_an_app_lacks_is_named(tmp_path: Path) -> None:
-    """``fab-exclude`` leaves out what no app imports."""
-    package = tmp_path / "hdpfl_flower"
-    package.mkdir()
-    (package / "__init__.py").write_text(Path(hdpfl_flower.__file__).read_text())
-    words = [sys.executable, "-S", "-c", "from hdpfl_flower import audit"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1] == (
-        "ImportError: 'audit' is in the wheel of hdpfl-flower, and not in the app that Flower sends"
-    )
-
-
-def test_the_reference_has_every_public_name() -> None:
-    sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
-    import pages
-
-    shown = [name for names in pages.API.values() for name in names]
-    assert sorted([*shown, "__version__"]) == hdpfl_flower.__all__

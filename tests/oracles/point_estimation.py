@@ -102,28 +102,6 @@ def strictest_variance(federation: Federation) -> float:
     return (federation.spread + federation.noise) / federation.clients
 
 
-def equal_gap(federation: Federation) -> float:
-    """Return what r = 1 loses to r*: ρ(1 − ρ)(N_pγ²)² / (N·(σ² + ρ·N_pγ²)).
-
-    >>> f = Federation(clients=10, private=8, alpha2=1.0, tau2=1.0, gamma2=0.25)
-    >>> math.isclose(equal_gap(f), equal_variance(f) - best_variance(f))
-    True
-    """
-    rho, noise = federation.opted_out, federation.noise
-    return rho * (1 - rho) * noise**2 / federation.clients / (federation.spread + rho * noise)
-
-
-def strictest_gap(federation: Federation) -> float:
-    """Return what DP-FedAvg loses to r*: ρ·N_pγ²·(σ² + N_pγ²) / (N·(σ² + ρ·N_pγ²)).
-
-    >>> f = Federation(clients=10, private=8, alpha2=1.0, tau2=1.0, gamma2=0.25)
-    >>> math.isclose(strictest_gap(f), strictest_variance(f) - best_variance(f))
-    True
-    """
-    rho, noise, spread = federation.opted_out, federation.noise, federation.spread
-    return rho * noise * (spread + noise) / federation.clients / (spread + rho * noise)
-
-
 def opted_out_lambda(federation: Federation) -> float:
     """Return λ* of a client that opted out: α²/τ²; ``inf`` where clients do not differ.
 

@@ -7,10 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from safetensors.torch import save_file
@@ -18,10 +16,7 @@ from typer.testing import CliRunner
 
 from client_app.approval.fab import read_bundle
 from client_app.commands.approve import TOOLS
-from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError, TermsError
-from hdpfl_flower.system.weight_files import digest_of
-from hdpfl_flower.work.backbone import read_backbone
 from server_app.commands import app
 from server_app.project import APP, package_of, renew_app, write_project
 from server_app.template.backbone import FILE, body
@@ -62,18 +57,6 @@ def test_its_own_tests_pass(project: Path, tmp_path: Path) -> None:
     assert "9 passed" in done.stdout
 
 
-def test_a_strategy_that_breaks_its_contract_fails_the_projects_tests(
-    project: Path, tmp_path: Path
-) -> None:
-    broken = tmp_path / "heart-risk"
-    shutil.copytree(project, broken)
-    file = broken / "heart_risk" / "strategy.py"
-    file.write_text(file.read_text().replace("    weights /= weights.sum()\n", ""))
-    done = called(sys.executable, "-m", "pytest", "-q", "-x", cwd=broken, home=tmp_path)
-    assert done.returncode == 1
-    assert "weights are convex, and a linear update is their sum" in done.stdout
-
-
 def test_the_tests_of_a_project_with_a_backbone_pass_and_look_at_its_numbers(
     scans: Path, tmp_path: Path
 ) -> None:
@@ -93,20 +76,6 @@ def test_the_tests_of_a_project_with_a_backbone_pass_and_look_at_its_numbers(
     assert (other / FILE).stat().st_size == (scans / FILE).stat().st_size, done.stderr
 
 
-def test_flower_and_compare_start_from_the_same_weights(scans: Path, tmp_path: Path) -> None:
-    """Flower by their digest, for it starts the server in another folder."""
-    terms = RunConfig.load(scans / "run.toml").terms
-    declared = tomllib.loads((scans / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    assert terms.backbone is not None
-    assert read_backbone(declared["config"]["backbone"]) == terms.backbone
-    assert terms.backbone.weights == digest_of((scans / FILE).read_bytes())
-    words = ["compare", "--run-config", "run.toml", "--strategies", "fedavg", "--clients", "3",
-             "--seeds", "1", "--rounds", "2", "--jobs", "1", "--out", tmp_path / "out"]  # fmt: skip
-    done = called(BIN / "hdpfl", *words, cwd=scans, home=Path(os.environ["HDPFL_HOME"]))
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "out" / "comparison.json").is_file()
-
-
 def test_its_bundle_is_the_app_with_the_users_modules(project: Path, tmp_path: Path) -> None:
     done = called(BIN / "flwr", "build", "--app", project, cwd=tmp_path, home=tmp_path)
     (file,) = tmp_path.glob("*.fab")
@@ -122,16 +91,6 @@ def test_its_bundle_is_the_app_with_the_users_modules(project: Path, tmp_path: P
     assert others == {"pyproject.toml", "README.md", "LICENSE"}
     with zipfile.ZipFile(file) as archive:
         assert all(archive.read(name) == (ROOT / name).read_bytes() for name in apps)
-
-
-def test_flower_and_compare_start_from_the_same_terms(project: Path) -> None:
-    terms = tomllib.loads((project / "run.toml").read_text())
-    RunConfig.load(project / "run.toml")
-    app_table = tomllib.loads((project / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    declared: dict[str, Any] = app_table["config"]
-    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    assert declared == {**ours, **terms}
-    assert terms["model"] == "heart_risk.model:build"
 
 
 def test_compare_runs_its_model_and_strategy(project: Path, tmp_path: Path) -> None:
@@ -172,17 +131,6 @@ def test_nothing_is_overwritten_and_the_app_can_be_renewed(project: Path, tmp_pa
         ROOT / "server_app/app.py"
     ).read_bytes()
     assert (copy / "heart_risk" / "model.py").read_text() == "# mine\n"
-
-
-def test_the_app_itself_is_no_project(tmp_path: Path) -> None:
-    """A checkout's packages are not removed."""
-    checkout = tmp_path / "checkout"
-    (checkout / "strategies").mkdir(parents=True)
-    shutil.copy(ROOT / "pyproject.toml", checkout)
-    for folder in (checkout, tmp_path):
-        with pytest.raises(TermsError, match="is no project"):
-            renew_app(folder)
-    assert (checkout / "strategies").is_dir()
 
 
 BROKEN = """

@@ -12,7 +12,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.server_terms import ServerTerms
 from hdpfl_flower.errors import HDPFLError
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.updates import Outcome, Revision, RoundUpdates
+from hdpfl_flower.updates import Revision
 from strategies import SERVER_STEPS, STRATEGIES, check_strategy, make_strategy
 from strategies.averaging.fedavg import FedAvg
 from strategies.contract import CHECKS, Subject, rows_of, shares_of
@@ -184,23 +184,3 @@ def test_every_rule_cites_its_paper_and_says_whom_it_trusts() -> None:
 def test_an_unknown_rule_is_named_beside_the_known_ones() -> None:
     with pytest.raises(Exception, match="'strategy': 'fedsgd' is not known; choose one of fedavg"):
         check_strategy("fedsgd")
-
-
-@pytest.mark.parametrize(
-    "outcome",
-    [
-        Outcome(np.zeros(4, np.float32), np.array([0.5, 0.4])),
-        Outcome(np.zeros(4, np.float32), np.array([1.5, -0.5])),
-        Outcome(np.zeros(4, np.float32), np.array([np.nan, 1.0])),
-        Outcome(np.zeros(4, np.float32), np.array([1.0])),
-        Outcome(np.full(4, np.inf, np.float32), np.array([0.5, 0.5])),
-        Outcome(np.zeros(3, np.float32), np.array([0.5, 0.5])),
-        Outcome(np.zeros((2, 4), np.float32), np.array([0.5, 0.5]), group=np.array([0, 1])),
-        Outcome(np.zeros((2, 4), np.float32), np.array([1.0, 1.0]), group=np.array([0, 2])),
-        Outcome(np.zeros((2, 3), np.float32), np.array([1.0, 1.0]), group=np.array([0, 1])),
-        Outcome(np.zeros((2, 4), np.float32), np.array([0.5, 0.5])),
-    ],
-)
-def test_the_check_of_outcomes_can_fail(outcome: Outcome) -> None:
-    with pytest.raises(Exception, match="the strategy returned"):
-        check_outcome(outcome, RoundUpdates(1, ("a", "b"), np.zeros((2, 4), np.float32)))

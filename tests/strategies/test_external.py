@@ -78,14 +78,6 @@ def module_in_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         sys.modules.pop(name, None)
 
 
-def test_a_class_of_ones_own_is_a_strategy_and_goes_with_every_part(module: str) -> None:
-    strategy = make_strategy(RunConfig.parse({"strategy": f"{module}:Median"}))
-    assert strategy.name == "median"
-    composed = check_strategy(f"{module}:Median+r-dpcfl")
-    assert composed.name == f"{module}:Median+r-dpcfl"
-    assert composed.weighting is type(strategy)  # type: ignore[attr-defined]
-
-
 def test_it_has_settings_of_its_own_and_no_others(module: str) -> None:
     config = {"strategy": f"{module}:Median", "median.step": 2.0}
     assert make_strategy(RunConfig.parse(config)).settings.as_config() == {"step": 2.0}

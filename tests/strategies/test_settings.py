@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +9,7 @@ import pytest
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
 from strategies import SETTINGS_OWNERS, STRATEGIES, check_strategy, make_strategy
-from strategies.averaging.fedavg import FedAvg
-from strategies.core.base import table_of
 from strategies.noise_aware.robust_hdp import RobustHDPSettings
-from strategies.server_step.adaptive import Yogi
 from strategies.settings import setting_rows, with_own_settings
 
 ROWS = {row.key: row for row in setting_rows(SETTINGS_OWNERS)}
@@ -33,14 +29,6 @@ def test_a_table_and_a_key_with_a_dot_are_the_same() -> None:
     assert RunConfig.parse(table.as_config()) == table
     settings = make_strategy(table).settings
     assert settings == RobustHDPSettings.parse({"estimator": "rpca", "frozen-after": 2})
-
-
-def test_a_file_has_a_table_a_strategy(tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text('rounds = 3\n[robust-hdp]\nestimator = "rpca"\n')
-    config = RunConfig.load(path)
-    assert config.terms.rounds == 3
-    assert config.settings == {"robust-hdp": {"estimator": "rpca"}}
 
 
 @pytest.mark.parametrize(
@@ -81,32 +69,3 @@ def test_a_composed_strategy_has_the_settings_of_each_part(name: str) -> None:
     assert own["robust-hdp"] == {"estimator": "rpca", "frozen-after": 0}
     with pytest.raises(TermsError, match=r"'mmse\.estimator'"):
         make_strategy(config_of(name, **{"mmse.estimator": "rpca"}))
-
-
-@pytest.mark.parametrize("name", ["fedrep", "minimum", "fedper+momentum"])
-def test_a_family_has_one_table(name: str) -> None:
-    config = config_of(name, model="mlp:8", **{"fedavg.weights": "records"})
-    strategy: Any = make_strategy(config)
-    assert "declared-records" in strategy.needs
-    assert with_own_settings(config, check_strategy(name)).settings["fedavg"] == {
-        "weights": "records"
-    }
-    with pytest.raises(
-        TermsError, match=rf"'{name}\.weights' is not a known key".replace("+", ".")
-    ):
-        make_strategy(config_of(name, **{f"{name}.weights": "records"}))
-
-
-def test_a_class_of_ones_own_has_its_own_table() -> None:
-    class Mine(FedAvg):
-        name = "mine"
-        settings_type = RobustHDPSettings
-
-    assert (table_of(Mine), table_of(FedAvg), table_of(Yogi)) == ("mine", "fedavg", "adam")
-
-
-def test_every_setting_is_described_and_has_one_table() -> None:
-    assert all(row.description for row in ROWS.values())
-    assert not set(STRATEGIES) & set(RunConfig.keys())
-    flat = set(RunConfig.keys())
-    assert not [key for key in ROWS if key.partition(".")[2] in flat]

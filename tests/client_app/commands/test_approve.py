@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import runpy
 import shutil
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -90,16 +88,6 @@ def test_the_launcher_looks_for_apps_where_approve_puts_them(
     assert "is not approved" in own["refusal"](apps / hashlib.sha256(b"other").hexdigest())
 
 
-def test_a_second_app_is_approved_beside_the_first(tmp_path: Path, site: SiteFolder) -> None:
-    folder, costs = tmp_path / "approved", "remove from"
-    for version, others in (("1.0", None), ("1.0", None), ("2.0", 1), ("3.0", 2)):
-        app = written(tmp_path, bundle(MODULE, version))
-        said = site.bare("approve", app, "--to", folder, "--yes")
-        assert said.code == 0
-        assert (costs in said.out) == (others is not None)
-        assert others is None or f"other apps approved here: {others};" in said.out
-
-
 def test_a_changed_app_does_not_run(
     pinned: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,13 +104,6 @@ def test_a_changed_app_does_not_run(
     assert not mark.exists()
     assert not (tmp_path / "flwr").exists(), "nothing was unpacked"
     assert not set(MODULES) & set(sys.modules)
-
-
-def test_the_same_app_is_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What these tests ship does not depend on the time of day."""
-    before = bundle("own_app", VERSION)
-    monkeypatch.setattr(time, "localtime", lambda *_: time.gmtime(10**9))
-    assert bundle("own_app", VERSION) == before
 
 
 def test_an_app_is_known_by_all_of_its_digest(pinned: ModuleType, tmp_path: Path) -> None:
@@ -218,30 +199,6 @@ def test_a_program_that_flower_adds_is_linked_and_has_to_be_reviewed(
     assert (tmp_path / "approved" / "bin" / "flwr-new").resolve().name == "flwr-clientapp"
 
 
-def test_the_collector_rests_while_the_launcher_imports_flower(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[tuple[str, bool]] = []
-
-    def importing(name: str) -> SimpleNamespace:
-        seen.append((name, gc.isenabled()))
-        return SimpleNamespace(flwr_clientapp=answer, get_load_client_app_fn=None)
-
-    def answer() -> None:
-        seen.append(("answers", gc.isenabled()))
-
-    monkeypatch.setattr(launcher, "importlib", SimpleNamespace(import_module=importing))
-    monkeypatch.setattr(gc, "freeze", lambda: seen.append(("frozen", gc.isenabled())))
-    monkeypatch.setattr(sys, "argv", ["flwr-clientapp"])
-    launcher.main()
-    assert seen == [
-        ("flwr.supernode.cli", False),
-        ("flwr.supernode.runtime.run_clientapp", False),
-        ("frozen", False),
-        ("answers", True),
-    ]
-
-
 def test_it_says_what_differs_and_asks(site: SiteFolder, tmp_path: Path) -> None:
     root = Path(launcher.__file__).parents[2]
     name = "client_app/site/consent.py"
@@ -309,15 +266,6 @@ def test_files_that_are_not_those_listed_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(DeploymentError, match="not those that it lists"):
             bundles.read_bundle(written(tmp_path, pack(files, listed)))
-
-
-def test_a_folder_that_cannot_be_written_is_one_clear_line(
-    site: SiteFolder, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    app = written(tmp_path, bundle(MODULE, VERSION))
-    done = site.bare("approve", app, "--to", tmp_path / "file" / "x", "--yes")
-    assert "cannot be written" in done.error()
 
 
 def test_the_app_of_this_very_package_differs_in_nothing(this_app: bytes, tmp_path: Path) -> None:

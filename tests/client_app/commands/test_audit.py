@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from client_app import audit as audit_module
 from client_app.audit import ENGINES
 from client_app.training import dpsgd
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
 
 FEW = ("--canaries", "1000")
-COMMAND = import_module("client_app.commands.audit")
 
 
 def rows(text: str) -> list[tuple[str, float, float, float, float, str]]:
@@ -41,14 +38,6 @@ def half_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dpsgd, "add_noise", halved)
 
 
-@pytest.fixture
-def two_engines(monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """The audit of two engines, where what is tested is the same for all."""
-    engines = ("linear", "opacus")
-    monkeypatch.setattr(audit_module, "ENGINES", engines)
-    return engines
-
-
 @pytest.mark.slow
 def test_bare_it_audits_every_engine(site) -> None:
     result = site.bare("audit")
@@ -63,27 +52,6 @@ def test_bare_it_audits_every_engine(site) -> None:
     assert result.err == "", "the bar is for terminals"
 
 
-def test_an_engine_that_is_not_installed_is_named_and_not_audited(
-    site, monkeypatch, two_engines
-) -> None:
-    assert "Not audited" not in site.bare("audit", "--epsilon", 2, "--canaries", 1000).out
-    monkeypatch.setattr(COMMAND, "is_installed", lambda name: name != "opacus")
-    result = site.bare("audit", "--epsilon", 2, "--canaries", 1000)
-    assert result.code == 0
-    assert [row[0] for row in rows(result.out)] == ["linear"]
-    assert "Not audited: the engine 'opacus'" in result.out
-    assert "hdpfl-flower[opacus]" in result.out
-
-
-def test_claims_and_canaries_can_be_chosen(site, two_engines) -> None:
-    result = site.bare("audit", "--epsilon", 2, "--epsilon", 6, "--canaries", 1200)
-    assert result.code == 0
-    assert [row[:2] for row in rows(result.out)] == [(n, c) for n in two_engines for c in (2, 6)]
-    assert "1200 canaries a row" in result.out
-    assert "proves nothing" in result.out
-    assert "this site" not in result.out
-
-
 def test_half_the_noise_violates_the_claim(site, half_noise) -> None:
     result = site.bare("audit", "--epsilon", 8, "--terms", site.terms_path)
     assert result.code == 1
@@ -93,18 +61,6 @@ def test_half_the_noise_violates_the_claim(site, half_noise) -> None:
     assert verdict == "VIOLATES the claim"
     facts = json.loads(site.bare("audit", "--epsilon", 8, "--terms", site.terms_path, "--json").out)
     assert facts["claims"][0]["violates"]
-
-
-def test_for_machines(site) -> None:
-    result = site("audit", *FEW, "--epsilon", 4, "--terms", site.terms_path, "--json")
-    facts = json.loads(result.out)
-    (claim,) = facts["claims"]
-    assert claim["engine"] == facts["run"]["engine"] == "linear"
-    assert (claim["claim"], claim["delta"], claim["canaries"]) == (4.0, 1e-5, 1000)
-    assert claim["bound-sure"] < claim["bound-95"] < claim["estimate"]
-    assert claim["violates"] is False
-    assert facts["run"]["epsilon"] == 1.2345678
-    assert not {"violates", "bound-95", "bound-sure"} & set(facts["run"]), "nothing is asserted"
 
 
 def test_the_sites_own_run_is_estimated_and_not_judged(
@@ -122,18 +78,6 @@ def test_the_sites_own_run_is_estimated_and_not_judged(
     assert found
     assert float(found[1]) > 1.235
     assert "nothing follows from this number" in result.out
-
-
-def test_a_profile_without_terms_and_one_without_privacy(site, two_engines) -> None:
-    assert "Add --terms" in site("audit", *FEW, "--epsilon", 1).out
-    site.write_profile(
-        ("epsilon = 4.0", "epsilon = inf"),
-        ("epsilon = 1.2345678", "epsilon = inf"),
-        ("[data]", "[simulation]\nseed = 1\n[data]"),
-    )
-    result = site("audit", *FEW, "--epsilon", 1, "--terms", site.terms_path)
-    assert "there is no claim to audit" in result.out
-    assert "noise from a seed" in result.out
 
 
 def test_no_record_is_read_no_ledger_touched_and_nothing_written(opened) -> None:
@@ -198,17 +142,6 @@ def test_bad_input_is_one_line_and_leaves_nothing(opened, case: str) -> None:
     assert reason in result.error()
     assert result.out == ""
     assert tree(opened.folder) == before
-
-
-@pytest.mark.parametrize("noise", ["client", "server"])
-def test_a_run_whose_noise_is_not_that_of_steps_gets_no_estimate(opened, noise: str) -> None:
-    more = "trust-server = true\n[budget]" if noise == "server" else "[budget]"
-    opened.write_profile(("[budget]", more), ("[data]", "[policy]\nclient-noise = true\n[data]"))
-    opened.write_terms(noise=noise)
-    result = opened("audit", *FEW, "--epsilon", "4", "--terms", opened.terms_path)
-    assert result.code == 0, result.err
-    assert "there is no estimate of such a run" in result.out
-    assert "this site's run" not in result.out
 
 
 def test_code_without_a_profile_is_not_built(site) -> None:

@@ -88,16 +88,6 @@ def test_a_table_that_cannot_be_used_is_named_in_one_line(opened: SiteFolder, na
     assert of_check in errors[0] and " data: " in errors[0], checked.out
 
 
-@pytest.mark.parametrize("name", ACCEPTED)
-def test_a_table_that_can_be_used_says_what_is_thin_about_it(opened: SiteFolder, name: str) -> None:
-    content, words = ACCEPTED[name]
-    path = write(opened, content)
-    assert opened.bare("schema", "draft", path, "--out", opened.folder / "s.toml").code == 0
-    checked = opened("profile", "check", "--terms", opened.terms_path)
-    assert checked.code == 0 and words in checked.out, checked.out
-    assert SECRET not in checked.err
-
-
 @pytest.mark.parametrize("name", [*REFUSED, *ACCEPTED])
 def test_a_run_over_it_writes_nothing_of_a_record(
     opened: SiteFolder, name: str, caplog: pytest.LogCaptureFixture

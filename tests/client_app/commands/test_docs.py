@@ -31,12 +31,6 @@ def example(tmp_path: Path) -> Profile:
     return Profile.load(path)
 
 
-def test_the_example_is_a_profile(tmp_path: Path) -> None:
-    profile = example(tmp_path)
-    assert profile.ledger is not None
-    assert profile.data is not None
-
-
 def test_the_plan_of_the_example_is_as_the_guide_says(tmp_path: Path) -> None:
     terms = RunTerms.parse({"rounds": 10, "local-epochs": 2, "dataset": "site"})
     plan = make_plan(example(tmp_path), terms)

@@ -75,16 +75,6 @@ def test_survival_has_concordance_with_an_interval(site) -> None:
     assert "concordance" in site("evaluate").out
 
 
-def test_the_table_names_what_it_shows(site) -> None:
-    prepare(site)
-    shown = site("evaluate", "run-1", "--specificity", "0.8")
-    assert shown.code == 0, shown.err
-    for words in ("AUROC", "sensitivity at 80 % specificity", "calibration slope", "95 % intervals",
-                  "no ε covers them"):  # fmt: skip
-        assert words in shown.out
-    assert "not of 'run-2'" in site("evaluate", "run-2").error()
-
-
 def test_subgroups_are_by_schema_and_by_the_sites_own_columns(site) -> None:
     prepare(site, 'subgroups = ["c", "ward", "a"]', "subgroup-minimum = 10")
     found = asked(site)
@@ -108,13 +98,6 @@ def test_a_small_subgroup_is_not_shown(site) -> None:
     assert "east" not in shown
 
 
-def test_the_default_minimum_is_20_units(site) -> None:
-    prepare(site, 'subgroups = ["ward"]', records=60)
-    found = asked(site)
-    assert all(one["units"] >= 20 for one in found["subgroups"]["ward"].values())
-    assert found["subgroup-minimum"] == 20
-
-
 def test_another_table_and_a_file(site) -> None:
     prepare(site)
     later = site.folder / "later.csv"
@@ -125,34 +108,3 @@ def test_another_table_and_a_file(site) -> None:
     assert site("evaluate", "--json", "--out", out).code == 0
     assert json.loads(out.read_text())["run"] == "run-1"
     assert "exists already" in site("evaluate", "--out", out).error()
-
-
-def test_a_regression_is_measured_in_the_labels_units(site) -> None:
-    site.write_profile(HELD_OUT)
-    site.write_terms(schema=site.regression)
-    rows = [f"{7 * (i % 10)},{i % 10 + i / 1000:.4f}" for i in range(100)]
-    (site.folder / "records.csv").write_text("y,a\n" + "\n".join(rows) + "\n")
-    keep(site, (0,), 0)  # predicts 0: R² below 0
-    found = asked(site)["measures"]
-    test = read_site_data(site.profile.data, task_for(site.terms), site.regression).test
-    assert found["mae"]["value"] == pytest.approx(70 * test.targets.mean(), rel=1e-5)
-    assert found["r2"]["value"] < 0
-    assert "R²" in site("evaluate").out
-
-
-def test_what_is_missing_is_said(site) -> None:
-    assert "has finished no run yet" in site("evaluate").error()
-    keep(site, (1, 0, 0), 0)
-    assert "--all" in site("evaluate").error()
-    prepare(site, 'subgroups = ["wards"]')
-    assert "no column 'wards' ('data.subgroups')" in site("evaluate").error()
-
-
-def test_a_person_is_one_unit_of_the_intervals(site) -> None:
-    site.write_profile((HELD_OUT[0], HELD_OUT[1] + '\nid = "p"'))
-    site.write_terms(schema='id = "p"\n' + site.schema)
-    rows = [f"{i % 2},{i % 10},x,person{i // 5}" for i in range(200)]
-    (site.folder / "records.csv").write_text("y,a,c,p\n" + "\n".join(rows) + "\n")
-    keep(site, (1, 0, 0), 0)
-    found = asked(site)
-    assert found["records"] == 5 * found["units"]

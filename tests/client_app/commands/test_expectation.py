@@ -12,7 +12,6 @@ from client_app.worth.candidates import CONSTANT, HOME
 from client_app.worth.comparison import Judged, ModelComparison
 from client_app.worth.expectation import ALONE, Expectation, expect, in_words
 from client_app.worth.judgement import Question
-from hdpfl_flower.errors import DataError, TermsError
 from hdpfl_flower.measures.bootstrap import Estimate
 from hdpfl_flower.privacy.plan import make_plan
 from tests.client_app.commands.conftest import SiteFolder
@@ -117,40 +116,6 @@ def test_it_is_shown_and_nothing_is_written(opened) -> None:
     assert [one["name"] for one in found["models"]] == [CONSTANT, HOME, ALONE]
     for more in (("--run", "run-1"), ("--plot", "a.png"), ("--folds", "0")):
         assert opened(*words, *more).code == 2
-
-
-def test_other_noise_and_missing_records_are_refused(site) -> None:
-    prepare(site)
-    made = make_plan(site.profile, site.terms)
-    site.write_terms(noise="server", delta=1e-7)
-    with pytest.raises(TermsError, match="'noise' = records"):
-        expect(site.profile, site.terms, made, QUICK, Quiet())
-    site.write_terms()
-    (site.folder / "records.csv").write_text("y,a,c\n1,2,x\n")
-    with pytest.raises(DataError, match="two units"):
-        expect(site.profile, site.terms, made, QUICK, Quiet())
-    site.write_profile(('[data]\nformat = "csv"\npath = "records.csv"\n', ""))
-    assert "[data] is missing" in site("worth", "--terms", site.terms_path).error()
-
-
-def test_the_work_is_counted(site) -> None:
-    prepare(site)
-    made, quiet = make_plan(site.profile, site.terms), Quiet()
-    expect(site.profile, site.terms, made, QUICK, quiet)
-    assert {title: done == total for title, (done, total) in quiet.done.items()} == {
-        "home model": True,
-        "with noise": True,
-    }
-
-
-@pytest.mark.parametrize(
-    ("ends", "words"),
-    [((0.1, 0.3), "would beat the constant"), ((-0.3, -0.1), "less than"), ((-1, 1), "so few")],
-)
-def test_the_sentence_says_what_the_interval_says(ends: tuple[float, float], words: str) -> None:
-    gains = {CONSTANT: Estimate(sum(ends) / 2, *ends)}
-    found = ModelComparison("accuracy", 0.95, 9, 9, [Judged(ALONE, "none", {}, gains)])
-    assert words in in_words(Expectation(found, 0.1, 3))
 
 
 def test_a_label_told_too_well_at_home_gives_no_conclusion() -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import sqlite3
 import ssl
 import stat
-import time
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime, timedelta
@@ -23,15 +20,11 @@ from cryptography.x509.oid import NameOID
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from client_app.commands import exporter as command
-from client_app.commands import site_series as readings
 from client_app.commands.exporter import check_private, read_token
 from client_app.commands.site_series import SiteSeries
 from client_app.site.inbox import file_request
 from client_app.site.refusals import count_refusal, refusals_path
-from hdpfl_flower.errors import DeploymentError, ProfileError
-from hdpfl_flower.ledger.account import Request
-from hdpfl_flower.ledger.hash_chain import Chain
-from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.errors import DeploymentError
 from hdpfl_flower.monitoring import series as metrics
 from hdpfl_flower.monitoring.prometheus import Address, Exporter, serve
 from tests.client_app.commands.conftest import SiteFolder
@@ -71,24 +64,6 @@ def test_a_site_after_a_run_shows_every_series(tmp_path: Path) -> None:
     assert found["ledger_entries",] == 8  # the cap, the plan, two of reserved, sealed and sent
 
 
-def test_signal_to_noise_is_that_of_the_plan_command(tmp_path: Path, site: SiteFolder) -> None:
-    profile = make_site(tmp_path / "other")
-    assert not ask(profile, terms_of()).has_error()
-    found = values(SiteSeries(profile))
-    site.terms_path.write_text(
-        "\n".join(f"{k} = {v!r}".replace("\\n", "\\n") for k, v in (
-            ("dataset", "site"), ("rounds", 3), ("run-id", "run-2"), ("evaluation", "none"),
-        )) + f"\nschema = '''{terms_of().schema_text}'''\n"
-    )  # fmt: skip
-    said = site("plan", "--terms", site.terms_path, "--profile", profile).out.splitlines()
-    (line,) = [line for line in said if line.startswith("signal to noise")]
-    assert math.isclose(found["plan_signal_to_noise_ratio", "run-1"], float(line.split()[3]),
-                        rel_tol=1e-3)  # fmt: skip
-    (line,) = [line for line in said if line.startswith("noise multiplier")]
-    assert math.isclose(found["plan_noise_multiplier", "run-1"], float(line.split()[3]),
-                        rel_tol=1e-3)  # fmt: skip
-
-
 def test_a_ledger_that_does_not_bear_out_is_told_and_its_numbers_are_not(
     opened: SiteFolder,
 ) -> None:
@@ -104,68 +79,6 @@ def test_a_ledger_that_does_not_bear_out_is_told_and_its_numbers_are_not(
     assert values(site)["ledger_intact_bool",] == 0
     opened.ledger_path.write_bytes(whole)
     assert values(site)["ledger_intact_bool",] == 1
-
-
-def test_an_older_copy_is_told_by_the_anchor(opened: SiteFolder) -> None:
-    before = opened.ledger_path.read_bytes()
-    opened.charge()
-    site = SiteSeries(opened.profile_path)
-    assert values(site)["ledger_anchored_bool",] == 1
-    opened.ledger_path.write_bytes(before)
-    assert values(site)["ledger_intact_bool",] == 0
-
-
-def test_an_unchanged_ledger_is_checked_every_five_minutes(
-    opened: SiteFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = SiteSeries(opened.profile_path)
-    values(site)
-    checked: list[object] = []
-
-    def open_chain(*words: object) -> object:
-        checked.append(words)
-        raise RuntimeError("PATIENT-123")
-
-    monkeypatch.setattr(readings, "open_chain", open_chain)
-    assert values(site)["ledger_intact_bool",] == 1
-    assert not checked
-    monkeypatch.setattr(time, "monotonic", lambda: 1e9)
-    assert values(site)["ledger_intact_bool",] == 0  # and no error of any kind ends an exporter
-    assert len(checked) == 1
-
-
-def test_a_busy_ledger_is_no_broken_one(
-    opened: SiteFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = SiteSeries(opened.profile_path)
-
-    def read() -> dict[tuple[str, ...], float]:  # less the disk, to which others write
-        return {key: value for key, value in values(site).items() if key[0] != "ledger_free_bytes"}
-
-    before = read()
-    connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **{**k, "timeout": 0}))
-    monkeypatch.setattr(readings, "EVERY", -1.0)
-    with Chain(opened.ledger_path).transaction():
-        assert read() == before
-
-
-def test_a_profile_that_breaks_leaves_the_last_one_standing(opened: SiteFolder) -> None:
-    site = SiteSeries(opened.profile_path)
-    opened.write_profile(("epsilon = 4.0", "epsilon = -4.0"))
-    found = values(site)
-    assert found["profile_readable_bool",] == 0
-    assert found["budget_limit_epsilon",] == 4
-    opened.write_profile(("epsilon = 4.0", "epsilon = 3.0"))
-    found = values(site)
-    assert (found["profile_readable_bool",], found["budget_limit_epsilon",]) == (1, 3)
-
-
-def test_refusals_that_cannot_be_read_hide_nothing_else(opened: SiteFolder) -> None:
-    refusals_path(opened.ledger_path).write_bytes(b"x" * 5000)
-    found = values(SiteSeries(opened.profile_path))
-    assert found["ledger_intact_bool",] == 1
-    assert not any(key[0] == "refused_requests_total" for key in found)
 
 
 def test_a_textfile_is_for_the_group_alone(opened: SiteFolder) -> None:
@@ -284,11 +197,6 @@ def test_a_token_that_others_know_or_set_is_refused(tmp_path: Path) -> None:
         read_token(tmp_path / "nowhere" / "token")
 
 
-def test_the_command_says_what_another_address_needs(opened: SiteFolder) -> None:
-    line = opened("exporter", "--host", "0.0.0.0", "--port", "0").error()
-    assert "--certificate, --key and --clients" in line
-
-
 def test_with_tls_nobody_without_a_certificate_is_answered(
     opened: SiteFolder, tmp_path: Path
 ) -> None:
@@ -305,34 +213,6 @@ def test_with_tls_nobody_without_a_certificate_is_answered(
             assert b"hdpfl_budget_spent_epsilon" in reply.read()
     finally:
         stop()
-
-
-@pytest.mark.parametrize("change", ["no profile", "no ledger", "no file"])
-def test_what_is_wrong_at_the_start_is_one_line(opened: SiteFolder, change: str) -> None:
-    if change == "no profile":
-        assert "--profile" in opened.bare("exporter").error()
-        return
-    if change == "no file":
-        opened.profile_path.unlink()
-    else:
-        text = opened.profile_path.read_text()
-        opened.profile_path.write_text(text.split("[ledger]")[0])
-    assert "profile" in opened("exporter", "--textfile", "/nowhere/x.prom").error()
-    with pytest.raises(ProfileError):
-        SiteSeries(opened.profile_path)
-
-
-def test_an_older_ledgers_names_are_shown_as_far_as_they_can_be(tmp_path: Path) -> None:
-    profile = make_site(tmp_path)
-    ledger = Ledger(tmp_path / "ledger.sqlite")
-    for run in ("\ud800", "r" * 10_000, "two\nlines"):
-        request = Request(run, 1, "metrics", "0" * 64, None)
-        with ledger.reserve(request, None, max_runs=0, max_releases=0, cap=(9, 1e-4)) as taken:
-            taken.seal(b"x")
-    ledger.close()
-    text = Exporter("site", SiteSeries(profile).readings).text().decode()
-    shown = {s.labels["run"] for f in parse(text) for s in f.samples if "run" in s.labels}
-    assert shown == {"\\ud800", "r" * 200, "two\nlines"}
 
 
 def test_what_waits_and_whether_a_run_like_the_last_fits_is_shown_and_told(tmp_path: Path) -> None:
@@ -354,7 +234,3 @@ def test_what_waits_and_whether_a_run_like_the_last_fits_is_shown_and_told(tmp_p
     assert values(site)["budget_left_like_last_runs",] == 0
     spent = command.state_of(site.readings(), waits)
     assert list(command.notices_of(waits, spent)) == ["budget-low"]
-
-
-def test_a_ledger_that_is_busy_changes_no_state() -> None:
-    assert command.state_of([], (3, False)) == (3, False)

@@ -9,7 +9,6 @@ import socketserver
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from email.utils import formatdate
 from pathlib import Path
 from time import monotonic, time
@@ -79,26 +78,9 @@ def test_the_right_coordinator_is_told_with_the_end_of_its_certificate(
     assert "warning" not in done.out
 
 
-def test_a_certificate_that_ends_soon_is_told(
-    serve: Serve, connect: Callable[[int], Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(certificates, "SERVER_DAYS", 10)
-    assert "warning: that is in 9 days; the coordinator should renew it" in connect(serve()).out
-
-
 def test_a_wrong_name(serve: Serve, connect: Callable[[int], Result]) -> None:
     words = "does not name 'localhost'; call it by a name that the certificate has"
     assert words in connect(serve(("other.example", "127.0.0.1"))).error()
-
-
-@pytest.mark.parametrize(("days", "words"), [(-2, "is not valid yet"), (4, "has expired")])
-def test_a_certificate_of_another_time(
-    serve: Serve, connect: Callable[[int], Result], monkeypatch: pytest.MonkeyPatch,
-    days: int, words: str,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(certificates, "SERVER_DAYS", 1)
-    monkeypatch.setattr(certificates, "_CLOCKS_DIFFER", timedelta(days=days))
-    assert f"{words} by this machine's clock" in connect(serve()).error()
 
 
 def test_another_ca(serve: Serve, connect: Callable[[int], Result]) -> None:
@@ -107,47 +89,8 @@ def test_another_ca(serve: Serve, connect: Callable[[int], Result]) -> None:
     assert "is not signed by this CA; get ca.crt" in connect(serve(ca=False)).error()
 
 
-@pytest.mark.parametrize(("off", "words"), [(-3600, "s ahead of"), (3600, "s behind")])
-def test_a_clock_an_hour_off(
-    serve: Serve, connect: Callable[[int], Result], off: float, words: str
-) -> None:
-    said = connect(serve(off=off)).error()
-    assert words in said
-    assert "set both by NTP" in said
-
-
 def test_plain_http(serve: Serve, connect: Callable[[int], Result]) -> None:
     assert "does not speak TLS; a SuperLink needs" in connect(serve(tls=False)).error()
-
-
-def test_what_is_no_superlink(serve: Serve, connect: Callable[[int], Result]) -> None:
-    assert "answers 404 to /health: it is no SuperLink" in connect(serve(status=404)).error()
-
-
-def test_nobody_there(serve: Serve, connect: Callable[[int], Result]) -> None:
-    serve()  # for its ca.crt
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    assert "no answer from localhost" in connect(port).error()
-
-
-@pytest.mark.parametrize("address", ["localhost", "localhost:x", ":80", "https://localhost:80"])
-def test_what_is_no_address(site: SiteFolder, address: str) -> None:
-    done = site.bare("health", address, "--root-certificates", "ca.crt")
-    assert "is no HOST:PORT" in done.error()
-
-
-@pytest.mark.parametrize(("content", "words"), [(None, "No such file"), ("x", "no certificate")])
-def test_a_ca_that_is_none(
-    site: SiteFolder, tmp_path: Path, content: str | None, words: str
-) -> None:
-    path = tmp_path / "ca.crt"
-    if content:
-        path.write_text(content)
-    done = site.bare("health", "localhost:1", "--root-certificates", path)
-    assert f"{path} cannot be read: " in done.error()
-    assert words in done.err
 
 
 class Tunnel(socketserver.StreamRequestHandler):
@@ -209,16 +152,6 @@ def test_a_proxy_that_refuses_is_named_with_the_remedy_and_without_the_password(
     assert "WR0NG" not in done.err and not proxy.tunnels
 
 
-def test_a_proxy_that_is_not_there_is_named(
-    serve: Serve, connect: Callable[[int], Result], proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    port = proxy.server_address[1]
-    proxy.shutdown()
-    proxy.server_close()
-    monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
-    assert f"through the proxy 127.0.0.1:{port} (Connection refused)" in connect(serve()).err
-
-
 def test_the_node_is_well_while_it_hears_and_says_since_when_it_does_not(
     site: SiteFolder, tmp_path: Path
 ) -> None:
@@ -264,8 +197,3 @@ def test_a_path_that_pins_some_programs_is_named_with_the_remedy(
     monkeypatch.setenv("PATH", f"{approved}:{environment}")
     Ear(note).note()
     assert f"it runs approved apps alone, by {approved}" in site.bare(*ask).out
-
-
-def test_an_address_needs_the_authority(site: SiteFolder) -> None:
-    said = site.bare("health", "localhost:1").error()
-    assert "name the CA of localhost:1: --root-certificates ca.crt" in said

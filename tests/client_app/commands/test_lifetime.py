@@ -12,7 +12,6 @@ from client_app.reports.formatting import ceil_digits
 from client_app.reports.ledger_view import read_ledger
 from client_app.reports.lifetime import noise_of_one
 from hdpfl_flower import wire
-from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.ledger.renyi import capacity
 from hdpfl_flower.privacy.accounting import Steps, calibrate
 from tests.client_app.messages import ask
@@ -151,23 +150,6 @@ def test_the_end_of_a_run_by_other_terms_is_declined(hospital) -> None:
     assert not read_ledger(hospital.profile).account.closed
 
 
-def test_requests_say_how_many_such_runs_fit(hospital) -> None:
-    hospital("ledger", "init")
-    study(hospital, 1)
-    hospital.write_profile(
-        ("epsilon = 4.0\ndelta = 1e-4", "epsilon = 3.0\ndelta = 1e-5"),
-        ("epsilon = 1.2345678\ndelta = 1e-5", "epsilon = 1.0\ndelta = 3e-6"),
-        ("batch-size = 10\ndeclared-records = 40", "batch-size = 64\ndeclared-records = 303"),
-        ('approval = "standing"', 'approval = "each-run"'),
-    )
-    study(hospital, 2)
-    shown = " ".join(hospital("requests").out.split())
-    assert "such runs that fit: 6 (by the sum: 2)" in shown.replace("... ", "")
-    (asked,) = json.loads(hospital("requests", "--json").out)["pending"]
-    assert asked["price"]["runs-that-fit"] == 6
-    assert asked["price"]["composition"] == "renyi"
-
-
 def test_one_large_run_is_better_off_with_the_sum(site) -> None:
     site.write_profile(("epsilon = 1.2345678\ndelta = 1e-5", "epsilon = 4.0\ndelta = 1e-4"))
     assert "composition sum" in site("ledger", "init").out
@@ -209,16 +191,3 @@ def test_a_raised_cap_admits_more_at_the_same_order(hospital) -> None:
     assert hospital("ledger", "init", "--raise-cap", "--yes").code == 0
     assert json.loads(hospital("ledger", "show", "--json").out)["runs-that-fit"] > fit + 5
     assert read_ledger(hospital.profile).account.order == order
-
-
-def test_two_hundred_runs_are_shown(hospital) -> None:
-    hospital("ledger", "init")
-    ledger = Ledger(hospital.ledger_path, hospital.profile.ledger.anchor)
-    ledger.raise_cap(400.0, 1e-5)
-    ledger.close()
-    for number in range(200):
-        hospital.charge(f"run-{number}", rounds=2)
-    shown = hospital("ledger", "show")
-    assert shown.code == 0
-    assert sum(line.startswith("run-") for line in shown.out.splitlines()) == 200
-    assert math.isfinite(taken(hospital))

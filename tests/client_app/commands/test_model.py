@@ -18,7 +18,6 @@ from client_app.after_run.end_of_run import keep_personal_model
 from client_app.after_run.final_model import (
     FinalModel,
     load_final_model,
-    metadata_of,
     write_final_model,
 )
 from client_app.after_run.home_tuning import home_tuned_path
@@ -29,7 +28,7 @@ from client_app.after_run.personal_model import (
     save_personal_model,
 )
 from client_app.after_run.stored_models import checked_final_model
-from client_app.commands.model import FOR_SITES, LABELS
+from client_app.commands.model import LABELS
 from client_app.site.site import Site
 from client_app.training.ditto import kept_personal_path
 from client_app.worth.candidates import candidates
@@ -38,7 +37,6 @@ from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.data.site_data import read_site_data
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.measures.clinical import WORDS
-from hdpfl_flower.models.evaluation import predict
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model
 
 TRAINING = {"training": '{"round": 3, "kind": "kept"}'}
@@ -60,13 +58,6 @@ def write(site, terms: RunTerms, arrays: Arrays) -> None:
     folder = site.profile.state.path
     folder.mkdir(exist_ok=True)
     write_final_model(folder, FinalModel(terms, arrays))
-
-
-def test_no_final_model_yet(site) -> None:
-    for command in (("show",), ("show", "--to", site.folder / "m"), ("predict", "x.csv")):
-        assert "has finished no run yet" in site("model", *command).error()
-    site.write_profile(('[state]\npath = "state"\n', ""))
-    assert "[state] is missing" in site("model", "show").error()
 
 
 def test_show_tests_on_the_held_out_records_alone(site) -> None:
@@ -109,34 +100,6 @@ def test_show_and_evaluate_say_the_same_of_a_model(site, kind: str) -> None:
     names = {"classes": ("accuracy",), "number": ("r2", "mse", "mae"), "time": ("concordance",)}
     for name in names[kind]:
         assert f"{WORDS[name]} {whole['measures'][name]['value']:.3f}" in said
-
-
-def test_show_tests_on_no_record_where_none_is_held_out(site) -> None:
-    site.write_profile(('path = "records.csv"', 'path = "records.csv"\nholdout = 1e-9'))
-    keep(site, (1, 0, 0), 0)
-    assert "no test: no record is left to measure on" in site("model", "show").out
-
-
-SIMULATIONS = {
-    "delta", "calibration", "simulated-epsilon",
-}  # fmt: skip
-
-
-def test_every_term_is_a_sites_or_a_simulations() -> None:
-    """A new term must be put into one of the two, or nobody knows whose number is shown."""
-    assert not FOR_SITES & SIMULATIONS
-    assert sorted(FOR_SITES | SIMULATIONS) == sorted(RunTerms.keys())
-
-
-@pytest.mark.parametrize("more", [{}, {"noise": "server", "delta": 1e-7}], ids=str)
-def test_show_leaves_out_what_a_site_would_read_as_its_own(site, more: dict) -> None:
-    site.write_terms(**more)
-    keep(site, (1, 0, 0), 0)
-    said = site("model", "show").out
-    shown = {line.split(" = ")[0].strip() for line in said.splitlines() if line.startswith("  ")}
-    assert shown == FOR_SITES
-    assert "uniform:0.3:8" not in said
-    assert "this site's own ε, δ and batch size stand in its profile and ledger" in said
 
 
 def test_export_is_the_model_with_its_terms(site) -> None:
@@ -218,32 +181,6 @@ def own_model(site, added: float = 0.5) -> PersonalModel:
     return model
 
 
-def test_a_model_with_a_prior_is_shown_exported_and_used(site) -> None:
-    model = own_model(site)
-    shown = site("model", "show", "--personal").out
-    assert "personal model of run 'run-1'" in shown
-    assert LABELS["private"] in shown
-    assert LABELS["private"] not in site("model", "show").out
-    target = site.folder / "own.safetensors"
-    assert site("model", "show", "--to", target, "--personal").code == 0
-    arrays = load_file(target)
-    task, features = task_for(site.terms), np.random.default_rng(1).normal(size=(9, 3))
-    features = features.astype(np.float32)
-    found = predict(site.terms.model, task, arrays, features)  # the prior is in the bias
-    np.testing.assert_allclose(found, model.outputs(task, features), atol=1e-5)
-    assert np.abs(found - predict(site.terms.model, task, model.arrays, features)).min() > 0.4
-    with safe_open(target, framework="numpy") as file:
-        assert file.metadata()["kind"] == "private"
-
-
-def test_where_no_bias_can_hold_a_prior_it_is_an_array_of_its_own(site, monkeypatch) -> None:
-    own_model(site)
-    monkeypatch.setattr(PersonalModel, "outputs", lambda *_: np.random.default_rng().normal(size=4))
-    target = site.folder / "own.safetensors"
-    assert site("model", "show", "--to", target, "--personal").code == 0
-    np.testing.assert_array_equal(load_file(target)["outputs"], [0.5])
-
-
 def test_tuning_closes_the_run_and_keeps_the_model_apart(opened) -> None:
     site = opened
     site.charge()
@@ -286,31 +223,3 @@ def test_only_the_sites_commands_read_what_was_tuned_at_home() -> None:
         "client_app/after_run/home_tuning.py",
         "client_app/worth/candidates.py",
     }
-
-
-def test_export_where_nothing_can_be_written(site) -> None:
-    keep(site, (1, 2, 3), 4)
-    (site.folder / "folder").mkdir()
-    assert "exists" in site("model", "show", "--to", site.folder / "folder").error()
-    forced = site("model", "show", "--to", site.folder / "folder", "--force")
-    assert "cannot be written" in forced.error()
-    nowhere = site.folder / "none" / "model.safetensors"
-    assert "cannot be written" in site("model", "show", "--to", nowhere).error()
-    assert sorted(p.name for p in site.folder.glob("*.part")) == []
-
-
-@pytest.mark.parametrize("content", [b"", b"PATIENT-123", b"\xff" * 100])
-def test_a_damaged_model(site, content: bytes) -> None:
-    keep(site, (1, 2, 3), 4)
-    (site.folder / "state" / "model.safetensors").write_bytes(content)
-    assert "damaged" in site("model", "show").error()
-
-
-def test_a_model_that_is_not_that_of_its_terms(site) -> None:
-    from safetensors.numpy import save
-
-    keep(site, (1, 2, 3), 4)
-    metadata = metadata_of(site.terms)
-    path = site.folder / "state" / "model.safetensors"
-    path.write_bytes(save({"1.weight": np.zeros((1, 9), np.float32)}, metadata))
-    assert "not that of its terms" in site("model", "show").error()

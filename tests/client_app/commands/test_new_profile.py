@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
-import pytest
-
 from hdpfl_flower.config.profile import Profile
 from tests.client_app.commands.conftest import SCHEMA, SiteFolder
 
@@ -33,18 +29,6 @@ def test_it_is_ready_for_the_check(site: SiteFolder) -> None:
     assert checked.code == 0, checked.out
 
 
-def test_what_must_be_chosen_is_a_comment(site: SiteFolder) -> None:
-    rows = "".join(f"{i % 2},{i},<{i},{i % 28 + 1:02}.03.2020\n" for i in range(60))
-    (site.folder / "t.csv").write_text(f"y,a,b,born\n{rows}")
-    made = site.bare("profile", "new", "--to", site.folder / "p.toml", "--data",
-                     site.folder / "t.csv", *ENOUGH)  # fmt: skip
-    assert made.code == 0, made.err
-    data = Profile.load(site.folder / "p.toml").data
-    assert data is not None and data.columns["b"].below_limit == "half"
-    assert "born" not in data.columns
-    assert '# reference = "<choose>"' in (site.folder / "p.toml").read_text()
-
-
 def test_names_of_a_runs_schema_are_looked_up(site: SiteFolder) -> None:
     """Those of the header need no line; the others are to be chosen."""
     site.write_terms(schema='id = "who"\n' + SCHEMA.replace('"c"', '"colour"'))
@@ -60,38 +44,3 @@ def test_names_of_a_runs_schema_are_looked_up(site: SiteFolder) -> None:
     }  # fmt: skip
     assert '# [data.columns."colour"]\n# name = "<choose>"\n' in text
     assert '# Other columns here: "shade", "born"' in text
-
-
-def test_a_terminal_is_asked_and_nothing_else(
-    site: SiteFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    to = ("--to", site.folder / "new.toml")
-    assert "--data is missing" in site.bare("profile", "new", *to).error()
-    asked: list[str] = []
-
-    def answer(question: str, value_proc):
-        asked.append(question)
-        return value_proc({0: str(site.folder / "records.csv"), 1: "40"}.get(len(asked) - 1, "3"))
-
-    monkeypatch.setattr("client_app.commands.profile.typer.prompt", answer)
-    real = SiteFolder.bare
-
-    class Terminal:
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setattr("client_app.commands.profile.sys", type("S", (), {
-        "stdin": Terminal(), "argv": sys.argv}))  # fmt: skip
-    made = real(site, "profile", "new", *to)
-    assert made.code == 0, made.err
-    assert len(asked) == 4
-    assert Profile.load(site.folder / "new.toml").run.epsilon == 3
-
-
-def test_wrong_options_are_named_and_nothing_is_written(site: SiteFolder) -> None:
-    words = ("profile", "new", "--to", site.folder / "p.toml", "--data",
-             site.folder / "records.csv", "--records", 40)  # fmt: skip
-    assert "[run] asks for more" in site.bare(*words, "--epsilon", 9, "--cap", 8).error()
-    assert "batch-size" in site.bare(*words, *ENOUGH[2:], "--batch-size", 41).error()
-    assert not (site.folder / "p.toml").exists()
-    assert "--force" in site.bare("profile", "new", "--to", site.profile_path, *ENOUGH).error()

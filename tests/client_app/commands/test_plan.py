@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from client_app.commands.plan import signal_to_noise
-from client_app.reports.formatting import ceil_digits
 from client_app.reports.ledger_view import read_ledger
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.privacy.accounting import Steps, calibrate
@@ -85,25 +84,6 @@ def test_the_noise_is_that_of_an_update() -> None:
     assert np.linalg.norm(update) == pytest.approx(loud.noise, rel=0.035)
 
 
-def test_without_a_ledger_the_budget_of_the_profile_counts(site) -> None:
-    result = site("plan", "--terms", site.terms_path)
-    assert result.code == 0
-    assert "hdpfl-site ledger init" in result.out
-    assert not site.ledger_path.exists()
-
-
-def test_counts_and_tuning_have_their_rows(opened) -> None:
-    opened.write_terms(after="prior share=0.1, tuning steps=3")
-    shown = opened("plan", "--terms", opened.terms_path).out
-    made = make_plan(opened.profile, opened.terms)
-    assert made.counts is not None
-    assert re.search(r"^tuning steps +3 ", shown, re.MULTILINE)
-    noise = ceil_digits(made.counts.noise_multiplier)
-    assert re.search(rf"^noise of the counts +{re.escape(noise)} ", shown, re.MULTILINE)
-    (cost,) = re.findall(r"^what they cost +([\d.]+) %", shown, re.MULTILINE)
-    assert 0 < float(cost) <= 6
-
-
 def test_a_run_that_does_not_fit(opened) -> None:
     for run in "abc":
         opened.charge(run, rounds=1)
@@ -116,19 +96,6 @@ def test_a_run_that_does_not_fit(opened) -> None:
     assert "runs of this cost that still fit: 0" in charged.out
 
 
-def test_a_run_of_clients_that_does_not_fit(opened) -> None:
-    opened.write_profile(("[data]", "[policy]\nclient-noise = true\n[data]"))
-    opened.write_terms(noise="client")
-    assert opened("plan", "--terms", opened.terms_path).code == 0
-    for run in "abc":
-        opened.charge(run, rounds=1)
-    result = opened("plan", "--terms", opened.terms_path)
-    assert result.code == 1
-    assert "does NOT fit" in result.out
-    opened.write_terms(noise="client", run_id="a")
-    assert opened("plan", "--terms", opened.terms_path).code == 0
-
-
 def test_a_run_that_was_charged_keeps_its_plan(opened) -> None:
     opened.charge("run-1")
     opened.write_profile(("epsilon = 1.2345678", "epsilon = 0.9"))
@@ -138,14 +105,6 @@ def test_a_run_that_was_charged_keeps_its_plan(opened) -> None:
     opened.write_terms(rounds=4)
     error = opened("plan", "--terms", opened.terms_path).error()
     assert "'rounds' changed after the plan was frozen" in error
-
-
-def test_no_privacy_is_said_in_words(site) -> None:
-    site.write_profile(("epsilon = 4.0", "epsilon = inf"), ("epsilon = 1.2345678", "epsilon = inf"))
-    result = site("plan", "--terms", site.terms_path)
-    assert result.code == 0
-    assert "no privacy" in result.out
-    assert number(result.out, "noise multiplier z") == 0
 
 
 def test_the_policy_and_the_model_are_checked(site) -> None:
@@ -172,19 +131,6 @@ def test_steps_and_sizes_are_bounded_before_anything_is_computed(site) -> None:
     site.write_profile(("[data]", "[policy]\nmax-steps = 12\n[data]"))
     site.write_terms(local_steps=1, rounds=6)
     assert site("plan", "--terms", site.terms_path).out.count("refused: policy.max-steps") == 1
-
-
-def test_participations_are_what_the_plan_pays_for(opened) -> None:
-    opened.write_terms(rounds=12, participations=3)
-    result = opened("plan", "--terms", opened.terms_path)
-    assert result.code == 0
-    assert "steps a round k                  2   3 rounds, 6 steps in all" in result.out
-    assert "rounds paid for                  3   of 12: the run's 'participations'" in result.out
-    assert number(result.out, "noise multiplier z") == pytest.approx(
-        calibrate([Steps(0.25, 2 * 3)], 1.2345678, 1e-5), rel=1.1e-3
-    )
-    rows = re.findall(r"^ +(\d+)(?: \(this run\))? +([0-9.]+) ", result.out, re.MULTILINE)
-    assert [int(rounds) for rounds, _ in rows] == [1, 3, 6, 12]
 
 
 def test_a_common_noise_pays_for_the_rounds_that_fit(opened) -> None:

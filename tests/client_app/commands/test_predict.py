@@ -7,14 +7,11 @@ import io
 from typing import Any
 
 import numpy as np
-import pytest
-from scipy.special import expit
 
 from client_app.commands.model import probabilities
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.models.evaluation import predict
 from hdpfl_flower.models.networks import arrays_of, build_model
-from hdpfl_flower.models.task import Task
 from tests.client_app.commands.test_model import keep, write
 
 
@@ -49,16 +46,6 @@ def test_no_class_that_is_predicted_is_a_formula(site) -> None:
     (site.folder / "new.csv").write_text("c,a\nx,10\n")
     _, row = csv.reader(io.StringIO(site("model", "predict", site.folder / "new.csv").out))
     assert row[:2] == ["1", "'=cmd(1,2)"]
-
-
-def test_predict_reads_parquet(site) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    keep(site, (2, 0, 0), 0)
-    pq.write_table(pa.table({"a": [10.0, 0.0], "c": ["x", "z"]}), site.folder / "new.parquet")
-    result = site("model", "predict", site.folder / "new.parquet")
-    assert [row.split(",")[1] for row in result.out.split()] == ["prediction", "yes", "no"]
 
 
 def test_predict_gives_a_number_in_the_units_of_the_label(site) -> None:
@@ -132,37 +119,6 @@ def test_strict_refuses_a_table_with_a_changed_cell_or_a_lost_row(site) -> None:
     assert out.read_text() == site("model", "predict", table).out
 
 
-def test_predict_gives_each_of_several_classes_its_column(site) -> None:
-    schema = site.schema.replace('["yes", "1"]]', '["yes", "1"], ["=maybe", "2"]]')
-    site.write_terms(schema=schema)
-    task, arrays = (
-        task_for(site.terms),
-        arrays_of(build_model(site.terms.model, task_for(site.terms), seed=0)),
-    )
-    for array in arrays.values():
-        array[...] = 0
-    (biases,) = (array for array in arrays.values() if array.ndim == 1)
-    biases[...] = np.log([1, 2, 5])
-    write(site, site.terms, arrays)
-    assert task.classes == 3
-    (site.folder / "new.csv").write_text("a,c\n1,x\n")
-    header, row = csv.reader(io.StringIO(site("model", "predict", site.folder / "new.csv").out))
-    assert header[2:] == ["probability-no", "probability-yes", "probability-=maybe", "cells"]
-    assert row == ["1", "'=maybe", "0.1250", "0.2500", "0.6250", ""]
-
-
-def test_predict_says_what_is_wrong_with_a_table(site) -> None:
-    keep(site, (1, 0, 0), 0)
-    (site.folder / "new.csv").write_text("a,PATIENT-123\n1,x\n")
-    error = site("model", "predict", site.folder / "new.csv").error()
-    assert "no column 'c' of the schema" in error
-    assert "is not there" in site("model", "predict", site.folder / "none.csv").error()
-    (site.folder / "new.parquet").write_text("PATIENT-123")
-    assert "Parquet" in site("model", "predict", site.folder / "new.parquet").error()
-    (site.folder / "empty.csv").write_text("a,c\n")
-    assert site("model", "predict", site.folder / "empty.csv").out.count("\n") == 1
-
-
 def without_schema(site, **terms: Any) -> Any:
     """Let the site keep the first model of a run without a schema; returns (task, arrays)."""
     site.write_terms(schema_text="", **terms)
@@ -170,11 +126,6 @@ def without_schema(site, **terms: Any) -> Any:
     arrays = arrays_of(build_model(kept.model, task, seed=0))
     write(site, kept, arrays)
     return task, arrays
-
-
-def test_a_run_without_a_schema_predicts_no_table(site) -> None:
-    without_schema(site, dataset="digits")
-    assert "no 'schema'" in site("model", "predict", site.folder / "records.csv").error()
 
 
 def test_a_run_without_a_schema_predicts_an_npz(site) -> None:
@@ -200,56 +151,3 @@ def test_a_run_without_a_schema_predicts_an_npz(site) -> None:
     assert "no .npz file with an array 'x'" in site("model", "predict", path).error()
     path.write_text("PATIENT-123")
     assert "no .npz file" in site("model", "predict", path).error()
-
-
-def test_a_run_without_a_schema_predicts_images(site) -> None:
-    from PIL import Image
-
-    from hdpfl_flower.data.images.image_folder import read_images
-
-    task, arrays = without_schema(site, task="classification shape=1,4,4 classes=3")
-    folder = site.folder / "images"
-    for name, grey in (("1/b.png", 30), ("1/a.png", 200), ("2/c.png", 90)):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((6, 6), grey, np.uint8)).save(folder / name)
-    (folder / "1" / "broken.png").write_text("PATIENT-123")
-    records = read_images(folder, task).records
-    outputs = predict(site.terms.model, task, arrays, records.features)
-    chosen = probabilities(task, outputs).argmax(axis=1)
-    result = site("model", "predict", folder)
-    assert "warning: no prediction for 1 of 4 records: they are no readable image" in result.err
-    assert (
-        "1 of 4 records: they are no readable"
-        in site("model", "predict", folder, "--strict").error()
-    )
-    found = list(csv.reader(io.StringIO(result.out)))[1:]
-    names = ["1/a.png", "1/b.png", "2/c.png"]
-    assert [row[:2] for row in found] == [[n, str(c)] for n, c in zip(names, chosen, strict=True)]
-    Image.fromarray(np.full((6, 6), 30, np.uint8)).save(folder / "beside.png")
-    out = site("model", "predict", folder).out.splitlines()
-    assert [line.split(",")[0] for line in out] == ["row", "beside.png", *names]
-
-
-def test_a_run_without_a_schema_predicts_numbers_and_survival(site) -> None:
-    x = np.array([[1.0, 2.0], [1e30, 0.0]], np.float32)
-    np.savez(site.folder / "new.npz", x=x)
-    task, arrays = without_schema(site, task="regression shape=2")
-    numbers = predict(site.terms.model, task, arrays, x)[:, 0]
-    lines = site("model", "predict", site.folder / "new.npz", "--strict").out.split()
-    assert lines == ["row,prediction", *(f"{i + 1},{n:.6g}" for i, n in enumerate(numbers))]
-    (site.folder / "state" / "model.safetensors").unlink()
-    task, arrays = without_schema(site, task="survival shape=2 intervals=3")
-    hazards = expit(predict(site.terms.model, task, arrays, x).astype(float))
-    rows = list(csv.reader(io.StringIO(site("model", "predict", site.folder / "new.npz").out)))
-    assert rows[0] == ["row", "survives-1", "survives-2", "survives-3"]
-    expected = np.cumprod(1 - hazards, axis=1)
-    np.testing.assert_allclose(np.array(rows[1:], float)[:, 1:], expected, atol=6e-5)
-    assert "not images" in site("model", "predict", site.folder).error()
-
-
-def test_probabilities_are_softmax_and_never_overflow() -> None:
-    task = Task((2,), 3, "softmax")
-    logits = np.array([[1000.0, 0, -1000], [0, 0, 1]], np.float32)
-    found = probabilities(task, logits)
-    assert found.argmax(axis=1).tolist() == [0, 2]
-    assert found.max(axis=1) == pytest.approx([1.0, np.e / (2 + np.e)])

@@ -47,10 +47,6 @@ def test_without_terms_the_records_are_not_read(opened) -> None:
     assert "data:" in errors(check(opened))[0]
 
 
-def test_no_ledger_yet(site) -> None:
-    assert "hdpfl-site ledger init" in errors(check(site))[0]
-
-
 def test_a_ledger_that_others_can_read(opened) -> None:
     opened.ledger_path.chmod(0o644)
     assert any("chmod 600" in line for line in check(opened))
@@ -92,12 +88,6 @@ def test_what_must_be_mended(opened, change: tuple[str, str], words: str) -> Non
     assert words in "".join(found)
 
 
-def test_a_label_column_that_is_not_there(opened) -> None:
-    opened.write_records(header="outcome,a,c")
-    (error,) = errors(check(opened, "--terms", opened.terms_path))
-    assert "no column 'y' of the schema" in error
-
-
 def test_two_records_of_one_patient(opened) -> None:
     opened.write_profile(('path = "records.csv"', 'path = "records.csv"\nid = "who"'))
     opened.write_terms(schema=WITH_ID + opened.schema)
@@ -107,21 +97,6 @@ def test_two_records_of_one_patient(opened) -> None:
     lines = check(opened, "--terms", opened.terms_path)
     assert not errors(lines)
     assert any(line.startswith("warning  data: 39 records have a repeated id") for line in lines)
-
-
-def test_batch_norm_is_refused(opened, monkeypatch) -> None:
-    (opened.folder / "clinic_nets.py").write_text(
-        "from torch import nn\n"
-        "def build(task):\n"
-        "    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))\n"
-    )
-    monkeypatch.syspath_prepend(str(opened.folder))
-    opened.write_terms(model="clinic_nets:build")
-    assert "'policy.models'" in errors(check(opened, "--terms", opened.terms_path))[0]
-    opened.write_profile(("[data]", "[policy]\nmodels = ['clinic_nets:build']\n[data]"))
-    (error,) = errors(check(opened, "--terms", opened.terms_path))
-    assert "BatchNorm" in error
-    assert "GroupNorm" in error
 
 
 def test_a_batch_that_does_not_fit(opened, monkeypatch) -> None:
@@ -150,15 +125,6 @@ def test_what_leaves_is_named(opened) -> None:
     more = ("delta = 1e-4\n", "delta = 1e-4\nexact-answers = 5\n")
     opened.write_profile(more, ("\n[budget]", 'disclose = ["metrics"]\n[budget]'))
     assert "'budget.exact-answers'" not in "\n".join(check(opened))
-
-
-def test_no_protection_is_said(opened) -> None:
-    opened.write_profile(
-        ("epsilon = 1.2345678", "epsilon = inf"), ("epsilon = 4.0", "epsilon = inf")
-    )
-    assert any("no privacy" in line for line in check(opened))
-    opened.write_profile(("[data]", "[simulation]\nseed = 1\n[data]"))
-    assert any("which gives no privacy" in line for line in check(opened))
 
 
 def test_the_time_of_replies_is_looked_at(opened) -> None:

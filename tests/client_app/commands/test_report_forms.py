@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import json
 import re
 import shutil
@@ -13,19 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from client_app.reports.page import ASKED
 from hdpfl_flower.ledger.ledger import Ledger
 
-SECTIONS = [
-    "The whole report", "Who asked, and who decided", "What was spent",
-    "What was released", "Assumptions checked",
-    "What the promise does not cover", "What 'private' means here",
-    "Appendix: topics of NIST SP 800-226",
-]  # fmt: skip
-QUESTIONS = [
-    "What is promised?", "What leaves?", "What cannot be undone?",
-    "What was spent, and what is left?", "What does an attacker gain who sees all of it?",
-]  # fmt: skip
 FACTS = {
     "ledger", "cap", "spent", "left", "notes", "runs", "updates", "metrics-released",
     "exact-answers", "clipped-updates-opted-out", "clipped-updates-released", "releases",
@@ -105,26 +93,6 @@ def test_every_release_is_listed(opened) -> None:
         (1, "metrics", "sent", hashed),
     ]
     assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d", each["at"]) for each in found)
-
-
-def test_the_text_has_what_is_not_covered_and_fits_the_terminal(opened) -> None:
-    opened.charge("run-1", rounds=1)
-    lines = opened("report").out.splitlines()
-    asked = [*QUESTIONS, "What does the promise not cover?"]
-    assert [line for line in lines if line in asked] == asked
-    assert all(len(line) <= 100 for line in lines)
-    text = " ".join(" ".join(lines).split())
-    for line in facts(opened("report", "--json"))["not-covered"]:
-        assert f"- {line}" in text
-
-
-def test_the_page_has_every_section_and_a_row_for_every_release(opened) -> None:
-    opened.charge("run-1", rounds=3)
-    page = opened("report", "--html").out
-    assert re.findall(r"<dt>(.*?)</dt>", page) == QUESTIONS
-    heads = [html.unescape(each) for each in re.findall(r"<h[12]>(.*?)</h[12]>", page)]
-    assert heads == ["Privacy report of this site", ASKED, "The budget", *SECTIONS]
-    assert page.count("<td>update</td>") == 3
 
 
 HOSTILE = 'x|y\n## 9. Nothing was spent\n<b onclick="x">*\x1b[2J`\x9b2J\u202e'
@@ -217,19 +185,6 @@ def test_a_ledger_of_a_newer_version_is_refused_and_left_as_it_is(opened, alone:
     assert "newer version" in result.error()
     assert not result.out
     assert contents(opened.folder) == before
-
-
-def test_no_ledger_where_one_is_named(opened, tmp_path: Path) -> None:
-    other = tmp_path / "other.sqlite"
-    assert str(other) in opened.bare("report", "--ledger", other).error()
-    other.write_bytes(b"PATIENT-123" * 1000)
-    assert "ledger" in opened.bare("report", "--ledger", other).error()
-    assert "ledger" in opened.bare("report", "--ledger", tmp_path).error()
-    other.unlink()
-    with closing(sqlite3.connect(other)) as db:
-        db.execute("CREATE TABLE t (x)")
-        db.commit()
-    assert f"{other} is not a ledger" in opened.bare("report", "--ledger", other).error()
 
 
 def test_counts_and_closed_runs_are_in_the_report(opened) -> None:

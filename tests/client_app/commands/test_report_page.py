@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from html.parser import HTMLParser
 
-import pytest
-from scipy.stats import norm
-
-from client_app.reports.attack import FALSE_POSITIVES, found_by_an_attacker, in_words
+from client_app.reports.attack import FALSE_POSITIVES, found_by_an_attacker
 from client_app.reports.page import as_html
 from hdpfl_flower.ledger.account import ChargedPlan
 
@@ -52,31 +49,6 @@ def page(opened, *options: object) -> Page:
     return Page(result.out)
 
 
-def test_before_the_first_run_nothing_was_spent_and_nothing_is_drawn(opened) -> None:
-    found = page(opened)
-    assert "0 model updates of 0 runs" in found.text
-    assert "Nothing so far: no run was charged." in found.text
-    assert "svg" not in found.tags
-
-
-def test_two_runs_are_two_bars_two_rows_and_one_sum(opened) -> None:
-    opened.charge("run-1", rounds=2)
-    opened.charge("run-2", rounds=2)
-    found = page(opened)
-    assert found.tags.count("rect") == 4  # the whole, two runs and the cap
-    for text in (
-        "of 2 runs",
-        "ε 2.47 of 4;",
-        "1.53 is left",
-        "What cannot be undone?",
-        "The whole report",
-        "What the promise does not cover",
-    ):
-        assert text in found.text
-    rows = [word for word in found.words if word.startswith("run-")]
-    assert rows.count("run-1") == rows.count("run-2") >= 3
-
-
 def test_the_name_of_a_run_and_its_strategy_are_text(opened) -> None:
     opened.charge("<script>alert(1)</script>", rounds=1)
     result = opened("report", "--html")
@@ -94,16 +66,6 @@ def test_no_privacy_is_said_first(opened) -> None:
     assert found.text.index("NO PRIVACY") < found.text.index("What leaves?")
     assert "What is promised?" not in found.text
     assert "not all of them with noise" in found.text
-
-
-def test_the_page_goes_to_a_file(opened, tmp_path) -> None:
-    path = tmp_path / "board.html"
-    assert opened("report", "--html", "--out", path).code == 0
-    assert Page(path.read_text()).tags[0] == "html"
-
-
-def test_forms_exclude_each_other(opened) -> None:
-    assert opened("report", "--html", "--json").code == 2
 
 
 def _facts(opened) -> dict:
@@ -131,10 +93,3 @@ def test_a_run_without_noise_finds_everybody_and_an_unreadable_one_says_nothing(
     unreadable = ChargedPlan('{"format": 1}', "{}", 1.0, 1e-5)
     assert found_by_an_attacker([unreadable]) is None
     assert found_by_an_attacker([]) is None
-
-
-def test_rates_are_rounded_up() -> None:
-    assert norm.cdf(norm.ppf(0.01) + 1) == pytest.approx(0.0924, abs=1e-4)
-    assert in_words({"0.01": 0.0924}).startswith("could identify at most 10 of 100 records")
-    assert in_words({"0.01": 0.03}).startswith("could identify at most 3 of 100 records")
-    assert in_words({"0.01": 1.0}).startswith("could identify at most 100 of 100 records")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pwd
@@ -121,11 +120,6 @@ def test_machines_read_every_term_and_the_price(asked: Asked) -> None:
         "composition": "sum", "epsilon": 1.2345678, "delta": 1e-5, "left-epsilon": 4.0,
         "left-delta": 1e-4, "fits": True,
     }  # fmt: skip
-
-
-def test_nothing_waits_at_first(opened: SiteFolder) -> None:
-    shown = opened("requests")
-    assert (shown.code, shown.out) == (0, "no run waits for approval\n")
 
 
 def test_what_is_approved_trains_and_the_ledger_knows_who_and_which_terms(asked: Asked) -> None:
@@ -273,18 +267,6 @@ def test_two_long_texts_that_end_alike_are_told_apart(asked: Asked) -> None:
     assert all(len(line) <= 13 + listing._WIDTH for line in lines)
 
 
-def test_a_schema_is_shown_by_its_size_and_its_digest(asked: Asked) -> None:
-    text = asked.site.terms.schema_text
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    shown = unfolded(asked.site("requests").out)
-    words = f"schema 2 columns, {len(text.encode())} bytes, SHA-256 {digest}; its text: --json\n"
-    assert words in shown
-    named = unfolded("\n".join(shown_of(asked, asked.site.terms.updated(schema_text="heart"))))
-    assert "schema 'heart', 13 columns, 5 bytes, SHA-256 " in named
-    broken = unfolded("\n".join(shown_of(asked, asked.site.terms.updated(schema_text="a = [["))))
-    assert "schema not readable, 6 bytes, SHA-256 " in broken
-
-
 def test_a_refusal_is_for_good_and_the_server_learns_one_word(asked: Asked) -> None:
     assert "nothing was refused" in asked.site("refuse", "run-1", answer="n\n").error()
     done = asked.site("refuse", "run-1", "--yes")
@@ -303,23 +285,6 @@ def test_an_approved_run_can_be_refused_by_its_name(asked: Asked) -> None:
     assert asked.ask() == wire.REFUSED
     verified = asked.site("report")
     assert verified.code == 0, verified.err
-
-
-@pytest.mark.parametrize("command", ["approve", "refuse"])
-def test_an_unknown_run_lists_those_that_wait(asked: Asked, command: str) -> None:
-    error = asked.site(command, "run-9").error()
-    assert "no run 'run-9' waits for approval; waiting: 1 (run 'run-1')" in error
-
-
-def test_the_price_says_where_the_site_would_decline(asked: Asked) -> None:
-    asked.site.write_profile(STANDING, ("[budget]", "[policy]\nmax-rounds = 2\n[budget]"))
-    assert "the site declines it: policy: 'rounds' is above" in asked.site("requests").out
-    asked.site.write_profile(STANDING)
-    asked.site.charge("other", 1)
-    asked.site.charge("others", 1)
-    asked.site.charge("third", 1)
-    shown = asked.site("requests").out
-    assert "of ε 0.2962" in shown and "does NOT fit" in shown
 
 
 def test_text_of_the_server_cannot_draw_on_the_operators_screen(asked: Asked) -> None:

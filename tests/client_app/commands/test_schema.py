@@ -7,14 +7,11 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.own_table import OwnTable
-from hdpfl_flower.data.placeholders import TO_CHOOSE
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.data.table_records import read_table
-from tests.hdpfl_flower.data.test_survival_table import TEXT as SURVIVAL
 
 ROOT = Path(__file__).parents[3]
 
@@ -112,32 +109,6 @@ def test_from_a_messy_export_to_a_site_that_is_ready(opened) -> None:
     result = opened("profile", "check", "--terms", terms)
     assert result.code == 0, result.out
     assert "data: records: 40 found, 40 for training" in result.out
-
-
-@pytest.mark.parametrize("name", ["none.toml", "."])
-def test_what_is_no_schema(opened, name: str) -> None:
-    assert "'schema'" in opened.bare("schema", "check", opened.folder / name).error()
-
-
-def test_a_schema_of_numbers_without_an_id(opened) -> None:
-    path = opened.folder / "s.toml"
-    path.write_text(opened.regression)
-    result = opened.bare("schema", "check", path)
-    assert result.code == 0
-    assert "the label 'y' is a number" in result.out
-    assert "one record; name 'id' where a person may have more than one" in result.out
-    assert "'a': number from 0 to 10; missing: 5" in result.out
-    path.write_text(opened.regression.replace("[0, 70]", f'["{TO_CHOOSE}", 70]'))
-    assert "still to be chosen: 'label.bounds'" in opened.bare("schema", "check", path).error()
-    assert Schema.parse(opened.regression)
-
-
-def test_a_schema_of_survival_says_its_intervals_and_its_event(opened) -> None:
-    path = opened.folder / "s.toml"
-    path.write_text(SURVIVAL)
-    result = opened.bare("schema", "check", path)
-    assert result.code == 0
-    assert "the label 'months' is a time in 3 intervals, with the event in 'died'" in result.out
 
 
 def test_the_schema_and_the_profile_of_the_page_read_its_table(tmp_path: Path) -> None:

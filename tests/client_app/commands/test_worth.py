@@ -9,15 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from client_app.after_run.personal_model import (
-    PersonalModel,
-    personal_model_file,
-    save_personal_model,
-)
-from client_app.after_run.stored_models import checked_final_model
 from client_app.training.ditto import kept_personal_path
 from client_app.worth.home_model import home_predictor
-from client_app.worth.verdict import CANNOT_TELL, NOT_WORTH, WORTH
+from client_app.worth.verdict import NOT_WORTH, WORTH
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.data.site_data import read_site_data
 from tests.client_app.commands.test_model import TRAINING, keep
@@ -81,15 +75,6 @@ def test_a_model_that_is_wrong_everywhere_is_not_worth_it(site) -> None:
     assert "should we join? not worth it" in shown.out
     assert "held out of training" in shown.out
     assert "2-fold cross-validated over all of this site's 160 records" in shown.out
-
-
-def test_where_labels_are_noise_nobody_can_tell(site) -> None:
-    prepare(site, noise=1)
-    keep(site, (0.01, 0, 0), 0)
-    assert asked(site)["verdict"] in {CANNOT_TELL, NOT_WORTH}
-    prepare(site, records=12)
-    keep(site, (40, 0, 0), 0)
-    assert asked(site)["verdict"] == CANNOT_TELL
 
 
 def test_the_figures_are_of_the_held_out_records_alone(site) -> None:
@@ -157,20 +142,6 @@ def test_personal_models_are_judged_beside_the_joined_one(site) -> None:
     assert found["verdict"] == ditto["verdict"]
 
 
-@pytest.mark.parametrize("kind", ["private", "kept"])
-def test_a_runs_own_model_is_judged_with_what_it_adds_to_the_outputs(site, kind) -> None:
-    prepare(site)
-    keep(site, (40, 0, 0), 0)
-    model, task = checked_final_model(site.profile)
-    path = personal_model_file(site.profile.state.path, "run-1")
-    added = np.array([-1000], np.float32)  # so that every record is of class 0
-    save_personal_model(path, PersonalModel(model.terms, model.arrays, added, kind))
-    data = read_site_data(site.profile.data, task, site.schema)
-    personal = model_named(asked(site), "personal model")
-    assert personal["kind"] == kind
-    assert personal["measures"]["accuracy"]["value"] == pytest.approx(1 - data.test.targets.mean())
-
-
 def test_a_run_without_noise_leaves_nothing_private(site) -> None:
     prepare(site)
     keep(site, (40, 0, 0), 0)
@@ -181,37 +152,6 @@ def test_a_run_without_noise_leaves_nothing_private(site) -> None:
     assert model_named(asked(site), "joined model")["kind"] == "none"
 
 
-def test_a_regression_is_judged_by_its_errors(site) -> None:
-    prepare(site)
-    site.write_terms(schema=site.regression)
-    random = np.random.default_rng(3)
-    rows = [f"{7 * a:.4f},{a:.4f}" for a in random.uniform(0, 10, 120)]
-    (site.folder / "records.csv").write_text("\n".join(["y,a", *rows]) + "\n")
-    keep(site, (0.5,), 0.5)  # the label's bounds are 0 to 70, the number's -1 to 1
-    found = asked(site)
-    joined = model_named(found, "joined model")
-    assert set(joined["measures"]) == {"mse", "mae", "r2"}
-    assert joined["measures"]["mse"]["value"] < 1e-8
-    assert joined["measures"]["r2"]["value"] == pytest.approx(1, abs=1e-4)
-    assert found["held-out"]["measure"] == "mse"
-    assert found["verdict"] == WORTH
-    assert "names no measure" in site("worth", "--by", "accuracy").error()
-    assert asked(site, "--by", "mae")["held-out"]["measure"] == "mae"
-
-
-def test_labels_of_one_class_have_no_auroc(site) -> None:
-    prepare(site)
-    rows = [f"1,{i % 10},x" for i in range(80)]
-    (site.folder / "records.csv").write_text("\n".join(["y,a,c", *rows]) + "\n")
-    keep(site, (0, 0, 0), 5)
-    found = asked(site)
-    joined = model_named(found, "joined model")
-    assert joined["measures"]["auroc"]["value"] is None
-    assert joined["measures"]["accuracy"]["value"] == 1.0
-    assert found["verdict"] == CANNOT_TELL
-    assert site("worth", *QUICK).code == 0
-
-
 def test_nothing_is_written_charged_or_released(opened) -> None:
     opened.charge()
     prepare(opened)
@@ -220,27 +160,6 @@ def test_nothing_is_written_charged_or_released(opened) -> None:
     assert opened("worth", *QUICK).code == 0
     assert files(opened.folder) == before
     assert opened("ledger", "show").code == 0
-
-
-def test_a_picture_is_one(site) -> None:
-    pytest.importorskip("matplotlib")
-    prepare(site)
-    keep(site, (40, 0, 0), 0)
-    target = site.folder / "worth.png"
-    assert f"wrote {target}" in site("worth", *QUICK, "--plot", target).out
-    assert target.read_bytes().startswith(b"\x89PNG")
-    before = target.read_bytes()
-    assert "--force" in site("worth", *QUICK, "--plot", target).error()
-    assert target.read_bytes() == before
-    assert site("worth", *QUICK, "--plot", target, "--force").code == 0
-
-
-def test_matplotlib_is_missing(site, monkeypatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    prepare(site)
-    keep(site, (1, 0, 0), 0)
-    error = site("worth", "--plot", site.folder / "worth.png").error()
-    assert "hdpfl-flower[plots]" in error
 
 
 def test_what_is_missing_is_named_with_its_remedy(site) -> None:
@@ -255,47 +174,3 @@ def test_what_is_missing_is_named_with_its_remedy(site) -> None:
     assert "[state] is missing" in site("worth").error()
     site.write_profile(('[data]\nformat = "csv"\npath = "records.csv"\n', ""))
     assert "[data] is missing" in site("worth").error()
-
-
-def test_a_table_with_too_few_records(site) -> None:
-    prepare(site)
-    keep(site, (1, 0, 0), 0)
-    (site.folder / "records.csv").write_text("y,a,c\n")
-    assert "keeps no record" in site("worth").error()
-    held = [i for i in range(99) if _is_held(site, f"1,{i / 10},x")]
-    lines = [f"1,{i / 10},x" for i in held]
-    (site.folder / "records.csv").write_text("\n".join(["y,a,c", *lines]) + "\n")
-    assert "leaves no record for training" in site("worth").error()
-
-
-def _is_held(site, row: str) -> bool:
-    (site.folder / "records.csv").write_text(f"y,a,c\n{row}\n")
-    data = read_site_data(site.profile.data, task_for(site.terms), site.schema)
-    return data.test is not None and len(data.test) == 1
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--folds", "1"),
-        ("--folds", "-1"),
-        ("--confidence", "1.5"),
-        ("--epochs", "0"),
-        ("--seed", "-1"),
-    ],
-)
-def test_options_out_of_range(site, words: tuple[str, str]) -> None:
-    assert site("worth", *words).code == 2
-
-
-def test_what_was_compared_is_shown_before_the_rest_is_interrupted(site, monkeypatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("client_app.worth.judgement.out_of_fold", interrupted)
-    prepare(site)
-    keep(site, (-40, 0, 0), 0)
-    result = site("worth", *QUICK)
-    assert result.code == 130
-    assert "should we join? not worth it" in result.out
-    assert "what was finished is kept" in result.err

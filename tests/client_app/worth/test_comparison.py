@@ -11,7 +11,7 @@ from scipy import stats
 from client_app.worth.candidates import CONSTANT, HOME, constant
 from client_app.worth.comparison import compare
 from client_app.worth.scores import Scored, scored
-from client_app.worth.verdict import CANNOT_TELL, NOT_WORTH, WORTH, verdict, verdict_on_run
+from client_app.worth.verdict import CANNOT_TELL, NOT_WORTH, WORTH, verdict
 from client_app.worth.wording import facts, rows
 from hdpfl_flower.measures import bootstrap
 from hdpfl_flower.measures.bootstrap import Estimate, paired
@@ -37,13 +37,6 @@ NOTHING = Estimate(0.5, -math.inf, math.inf)
 )
 def test_the_words_of_a_verdict(over_home: Estimate, over_constant: Estimate, words: str) -> None:
     assert verdict(over_home, over_constant) == words
-
-
-def test_the_words_are_those_that_were_promised() -> None:
-    assert (WORTH, NOT_WORTH, CANNOT_TELL) == (
-        "worth it", "not worth it", "cannot tell with so few records",
-    )  # fmt: skip
-    assert verdict_on_run([NOT_WORTH, NOT_WORTH]) == NOT_WORTH
 
 
 def of(correct: np.ndarray) -> Scored:
@@ -89,12 +82,6 @@ def test_two_models_right_on_the_same_records_are_not_surely_alike() -> None:
     gain = compare(models, np.arange(60), "accuracy", 0.95, 0).models[1].gains[CONSTANT]
     assert (1 - gain.high) ** 60 == pytest.approx(0.05)
     assert gain.low == -gain.high
-
-
-def test_a_measure_without_an_interval_is_null_in_json() -> None:
-    models = {CONSTANT: ("none", of(np.ones(1))), HOME: ("none", of(np.ones(1)))}
-    found = facts(compare(models, np.zeros(1, np.int64), "accuracy", 0.95, 0))
-    assert found["models"][1]["gains"][CONSTANT] == {"value": 0.0, "low": None, "high": None}
 
 
 def test_the_level_of_a_gain_is_shared_out_over_all_of_them(monkeypatch) -> None:

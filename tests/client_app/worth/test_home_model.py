@@ -60,30 +60,12 @@ def test_a_run_with_a_useless_rate_does_not_make_a_weak_control() -> None:
     assert evaluate("logreg", TASK, alone, test)["loss"] > 0.5
 
 
-def test_the_same_seed_gives_the_same_model() -> None:
-    (one, _), (same, _) = (trained(HOW, drawn(60, 1)) for _ in range(2))
-    other, _ = trained(replace(HOW, seed=2), drawn(60, 1))
-    assert all(np.array_equal(one[name], same[name]) for name in one)
-    assert not all(np.array_equal(one[name], other[name]) for name in one)
-
-
-def test_a_choice_is_tested_on_enough_records_and_no_more(monkeypatch) -> None:
-    monkeypatch.setattr(home_model, "ENOUGH", 30)
-    _, ticks = trained(HOW, drawn(100, 1))
-    assert ticks == 2 * len(HOW.rates) + 1
-
-
 def test_labels_of_one_class_and_a_single_record_train() -> None:
     records = drawn(20, 1)
     arrays, _ = trained(HOW, Records(records.features, np.zeros(20, np.int64)))
     assert evaluate("logreg", TASK, arrays, records.take(records.targets.argsort()[:5]))["accuracy"]
     arrays, _ = trained(HOW, records.take(np.arange(1)))
     assert all(np.isfinite(array).all() for array in arrays.values())
-
-
-def test_no_record_at_all_is_said() -> None:
-    with pytest.raises(DataError, match="no record is left"):
-        trained(HOW, drawn(0, 1))
 
 
 def test_a_model_that_diverges_at_every_rate_is_said() -> None:

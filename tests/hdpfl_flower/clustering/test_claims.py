@@ -17,9 +17,8 @@ from hdpfl_flower.clustering.clusters import (
     SEVERAL,
     UNCHECKED,
     Clusters,
-    separations_of,
 )
-from hdpfl_flower.clustering.label_skew import HeadMeans, explained_pairs, joined
+from hdpfl_flower.clustering.label_skew import HeadMeans, explained_pairs
 from hdpfl_flower.clustering.noise_mixture import cluster_by_noise, fit_clusters
 from hdpfl_flower.clustering.one_cluster import is_one_cluster
 from hdpfl_flower.estimators.softmax_head import Head
@@ -113,21 +112,6 @@ def test_groups_that_differ_by_more_are_found_all_the_same(name: str, by_directi
         assert are(claimed, truth)
 
 
-def test_profiles_of_labels_within_groups_are_joined() -> None:
-    """Two groups turned, in each two mild profiles: four clusters to the map, and two are left."""
-    group = np.repeat([0, 1], 10)
-    rows = [
-        update_of(EVEN + 0.3 * (shares - EVEN), means)
-        for shares, means in zip(two_profiles(20), turned(group.tolist(), 3), strict=True)
-    ]
-    found, claimed = claim_of(noised(rows, NOISE, 3))
-    assert len(found.sizes) == 4
-    assert claimed.claim == SEVERAL
-    assert are(claimed, group)
-    assert claimed.shares.sum(axis=1) == pytest.approx(1)
-    assert claimed.mss < np.inf
-
-
 def test_without_a_head_labels_are_not_looked_at_and_the_claim_says_so() -> None:
     _, claimed = claim_of(by_labels("two profiles", 0), head=None)
     assert claimed.claim == UNCHECKED
@@ -153,49 +137,6 @@ def test_one_cloud_is_seldom_called_several_and_the_maps_separation_calls_it_oft
     assert several <= allowed < separate
 
 
-def test_a_cloud_that_the_map_parts_is_claimed_as_one_cluster() -> None:
-    """As above, through the claim: the map says at least 1 in 20, the claim at most 1 in 100."""
-    clouds, size = 40, 200
-    claimed = separate = 0
-    for seed in range(clouds):
-        generator = np.random.default_rng([seed, 7])
-        way = generator.standard_normal(size) / np.sqrt(size)
-        rows = 20 * cloud(seed, 6, 1) * way + generator.standard_normal((6, size))
-        updates, variances = rows.astype(np.float32), np.ones(6)
-        found = cluster_by_noise(updates, 2, variances)
-        separate += found.separated
-        claimed += judged(found, updates, variances).separated
-    allowed = int(stats.binom.isf(1e-6, clouds, 1 / 100))
-    assert claimed <= allowed < separate
-
-
-def test_a_cloud_wider_than_its_noise_is_one_cluster() -> None:
-    """An honest test calls 1 in 100 several; false alarm of this one 1e-6, so 4 of 15.
-
-    Against draws as narrow as the noise, all 15 look like three clusters.
-    """
-    clouds, noise = 15, np.ones((12, 2))
-    several = sum(not is_one_cluster(4 * cloud(s, 12, 2), noise, 3) for s in range(clouds))
-    assert several <= int(stats.binom.isf(1e-6, clouds, 1 / 100))
-
-
-@pytest.mark.parametrize(("clients", "models"), [(6, 2), (12, 4)])
-def test_clusters_are_more_than_one_cloud(clients: int, models: int) -> None:
-    centres = 40 * np.random.default_rng(models).standard_normal((models, models - 1))
-    truth = np.arange(clients) % models
-    for seed in range(2):
-        points = centres[truth] + np.random.default_rng(seed).standard_normal((clients, models - 1))
-        assert not is_one_cluster(points, np.ones_like(points), models)
-
-
-def test_unequal_noise_is_the_clients_own_under_the_null_too() -> None:
-    """A cloud of noise alone, a client ten times as noisy as another, is one cluster."""
-    noise = np.resize([1.0, 100.0], 10)[:, None]
-    for seed in range(3):
-        points = np.sqrt(noise) * np.random.default_rng([seed, 8]).standard_normal((10, 1))
-        assert is_one_cluster(points, noise, 2)
-
-
 def means_of(weights: npt.NDArray[np.float64], biases: npt.NDArray[np.float64]) -> HeadMeans:
     both = np.stack([weights, np.zeros_like(weights)])
     return HeadMeans(
@@ -212,45 +153,3 @@ def test_labels_move_the_weights_by_no_more_than_the_root_of_the_inputs(
     feature = stretch * np.ones(INPUTS)
     found = explained_pairs(means_of(np.outer(biases, feature), biases))
     assert found.tolist() == [[False, explained], [explained, False]]
-
-
-def test_weights_that_move_across_the_biases_are_no_matter_of_labels() -> None:
-    """As long as labels would make them, in a direction that labels do not take."""
-    generator = np.random.default_rng(0)
-    biases = np.array([1.0, -1.0, *np.zeros(CLASSES - 2)])
-    across = generator.standard_normal((CLASSES, INPUTS))
-    across *= np.sqrt(2 * INPUTS) * 0.5 / np.linalg.norm(across)
-    assert not explained_pairs(means_of(across, biases)).any()
-    along = np.outer(biases, 0.5 * np.ones(INPUTS))
-    assert explained_pairs(means_of(along, biases)).any()
-
-
-def test_where_labels_explain_some_they_count_for_all_that_the_head_leaves_open() -> None:
-    """Three means, the last one too noisy to tell: with the other two alike it joins them.
-
-    And it stays where its weights are too far off for labels.
-    """
-    biases = np.zeros((3, CLASSES))
-    biases[0, :2] = 1.0, -1.0
-    weights = biases[:, :, None] * 0.5 * np.ones(INPUTS)
-    far = weights.copy()
-    far[2, 5] = 100.0
-    noise = np.array([1e-9, 1e-9, 1.0])
-    for third, joins in ((weights, True), (far, False)):
-        means = HeadMeans(third, third.mean(axis=0), biases, noise)
-        pairs = explained_pairs(means)
-        assert pairs[0, 1]
-        assert pairs[0, 2] == pairs[1, 2] == joins
-    alone = HeadMeans(weights[1:], weights.mean(axis=0), biases[1:], noise[1:])
-    assert not explained_pairs(alone).any()
-
-
-def test_joined_clusters_add_up() -> None:
-    shares = np.array([[0.5, 0.3, 0.2], [0.0, 0.1, 0.9]])
-    table = separations_of(np.array([[0.0], [4.0], [20.0]]), np.ones(3))
-    found = Clusters(shares, np.zeros((2, 1)), table)
-    pairs = np.array([[False, True, False], [True, False, False], [False, False, False]])
-    left = joined(found, pairs)
-    assert left.shares == pytest.approx(np.array([[0.8, 0.2], [0.1, 0.9]]))
-    assert left.mss == 8
-    assert joined(found, np.zeros((3, 3), dtype=bool)) is found

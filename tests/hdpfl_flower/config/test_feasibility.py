@@ -9,10 +9,8 @@ import pytest
 
 from hdpfl_flower.config.feasibility import check_up_front
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import Declined, HDPFLError, TermsError
 from hdpfl_flower.privacy.policy import check_policy
-from hdpfl_flower.work.second import Kept, Private
 from server_app.app import run_or_resume
 from server_app.run.rounds import ready_strategy
 from tests.federation import ScriptedGrid
@@ -63,20 +61,6 @@ def test_a_step_beyond_the_anchor_is_refused_before_any_site_is_asked(
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"work": "joint pull=10", "model": "mlp:4", "learning-rate": 0.1},
-        {"strategy": "mr-mtl", "work": "auto pull=0", "learning-rate": 50.0},
-        {"strategy": "ditto", "second": "private pull=0", "learning-rate": 50.0},
-        {"learning-rate": 50.0},
-    ],
-    ids=str,
-)
-def test_a_step_that_ends_at_the_anchor_or_before_passes(config: dict[str, Any]) -> None:
-    ready_strategy(RunConfig.parse(config))
-
-
 @pytest.mark.parametrize(("config", "asked", "reason"), UNLIKE, ids=str)
 def test_rounds_that_no_site_can_plan_for_are_refused_with_both_keys(
     config: dict[str, Any], asked: str, reason: str
@@ -101,23 +85,6 @@ def test_sites_decline_the_same(config: dict[str, Any], asked: str, reason: str)
         check_up_front(terms)
 
 
-def test_an_explicit_second_model_stays_under_ditto() -> None:
-    for said, meant in (
-        ("", Private(pull=0.1)),
-        ("kept", Kept(pull=0.1)),
-        ("private pull=0", Private(pull=0.0)),
-        ("kept pull=0.2 opted-out=0.1", Kept.parse({"pull": 0.2, "opted-out": 0.1})),
-    ):
-        assert terms_of({"strategy": "ditto", "second": said}).second == meant
-    plain = terms_of({"second": "kept pull=0.1"})
-    assert (plain.second, plain.pull) == (Kept(pull=0.1), 0)
-    assert terms_of({}).second is None
-
-
-def terms_of(config: dict[str, Any]) -> RunTerms:
-    return ready_strategy(RunConfig.parse(config)).terms
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -137,13 +104,6 @@ def test_a_second_model_is_a_kind_and_its_settings(text: object, words: str) -> 
         RunConfig.parse({"second": text})
     assert words in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_sites_that_opted_out_may_have_another_pull() -> None:
-    for text, pulls in (("kept pull=0.05 opted-out=0.005", (0.05, 0.005)), ("kept", (0.1, 0.1))):
-        second = RunTerms.parse({"second": text}).second
-        assert second is not None
-        assert (second.pull_of(3.0), second.pull_of(float("inf"))) == pulls
 
 
 def test_mr_mtl_pulls_where_the_terms_leave_it_open_alone() -> None:

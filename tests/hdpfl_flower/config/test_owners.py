@@ -69,10 +69,3 @@ def test_a_servers_key_among_terms_is_refused() -> None:
     sent = json.dumps({**RunTerms().as_config(), "runs-dir": "/of/the/server"})
     with pytest.raises(TermsError, match="'runs-dir' is not a known key"):
         RunTerms.from_json(sent)
-
-
-def test_changes_reach_the_group_that_has_the_key() -> None:
-    config = RunConfig().updated(rounds=3, quorum=2, seed=7)
-    assert (config.terms.rounds, config.server.quorum, config.simulation.seed) == (3, 2, 7)
-    with pytest.raises(TermsError, match="no 'round'"):
-        config.updated(round=3)

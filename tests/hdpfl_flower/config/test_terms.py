@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hdpfl_flower.config.run_config import GROUPS, RunConfig
@@ -22,12 +22,6 @@ def test_the_defaults_survive_the_wire() -> None:
     assert RunTerms.from_json(terms.to_json()) == terms
     assert RunTerms.parse(terms.as_config()) == terms
     assert set(terms.as_config()) == set(RunTerms.keys())
-
-
-def test_the_same_terms_give_the_same_bytes() -> None:
-    one = RunTerms.parse({"rounds": 3, "clip-norm": 2.0})
-    other = RunTerms.parse({"clip-norm": 2, "rounds": 3})
-    assert one.to_json() == other.to_json()
 
 
 @pytest.mark.parametrize(
@@ -118,12 +112,6 @@ def test_a_file_whose_number_python_does_not_read_is_no_traceback(tmp_path: Path
         RunConfig.load(path)
 
 
-def test_changes_are_validated_again() -> None:
-    assert RunTerms().updated(clip_norm=2.0).clip_norm == 2
-    with pytest.raises(TermsError, match="'rounds'"):
-        RunTerms().updated(rounds=0)
-
-
 def test_every_term_is_described() -> None:
     assert all(row.description for row in flat_rows())
 
@@ -135,23 +123,6 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=50)
-@given(JSON | st.dictionaries(st.sampled_from(RunTerms.keys()) | st.text(), JSON))
-def test_any_json_value_is_terms_or_an_error_of_terms(value: Any) -> None:
-    """Before: a pull of 400 digits was an OverflowError, half of a character a run's name."""
-    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
-        try:
-            terms = RunTerms.from_json(text)
-        except TermsError as error:
-            assert "\n" not in str(error) and len(str(error)) < 2000
-        else:
-            assert RunTerms.from_json(terms.to_json()) == terms
-            assert all(
-                text.isprintable() for key, text in terms.as_config().items()
-                if isinstance(text, str) and key != "schema"
-            )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     "text",
     ["x" * 501, "auto stays=he\x1bad", "auto stays=head\nstays", "joint stays=\u202ehead", 3],
@@ -159,14 +130,6 @@ def test_any_json_value_is_terms_or_an_error_of_terms(value: Any) -> None:
 def test_local_work_is_one_short_line_of_a_kind_and_its_settings(text: object) -> None:
     with pytest.raises(TermsError, match=r"^run config: .work. must be one line of at most 500"):
         RunTerms.from_json(json.dumps({"work": text}))
-
-
-@pytest.mark.parametrize("text", ["alternate own-steps=2", "auto", "auto share=0.1", "offset of="])
-def test_local_work_survives_the_wire_as_one_value(text: str) -> None:
-    terms = RunTerms.parse({"work": text})
-    assert RunTerms.from_json(terms.to_json()) == terms
-    assert RunTerms.from_json(terms.to_json()).to_json() == terms.to_json()
-    assert hash(terms.work) == hash(RunTerms.from_json(terms.to_json()).work)
 
 
 def test_every_text_of_the_terms_is_bounded_and_refused_by_its_key() -> None:

@@ -11,7 +11,7 @@ import pytest
 from client_app.approval.fab import read_bundle
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import MOST_TERMS
-from hdpfl_flower.config.toml_text import DEEPEST, MOST_PARTS, as_toml, form_fault
+from hdpfl_flower.config.toml_text import as_toml
 from hdpfl_flower.errors import DeploymentError, TermsError
 from tests.client_app.commands.fabs import MODULE, pack, pyproject
 
@@ -59,25 +59,6 @@ def test_a_run_config_has_as_many_bytes_as_terms(tmp_path: Path) -> None:
     path.write_text("#" * (MOST_TERMS + 1))
     with pytest.raises(TermsError, match=f"longer than {MOST_TERMS} bytes"):
         RunConfig.load(path)
-
-
-def test_a_nearest_key_is_searched_for_the_first_mistakes(tmp_path: Path) -> None:
-    """A search takes a millisecond, and a file has room for 20,000 mistakes."""
-    path = tmp_path / "run.toml"
-    path.write_text("".join(f"roundz{i} = 1\n" for i in range(2_000)))
-    with pytest.raises(TermsError) as found:
-        RunConfig.load(path)
-    assert str(found.value).count("did you mean") == 5
-    assert "roundz1999" in str(found.value)
-
-
-def test_dots_and_brackets_count_in_keys_alone() -> None:
-    dots, inner = ".".join("a" * MOST_PARTS), "[" * DEEPEST + "]" * DEEPEST
-    assert not form_fault(f"{dots} = {inner}\n")
-    assert form_fault(f"{dots}.a = 1") and form_fault(f"a = [{inner}]")
-    for text in (f'a = "{dots}.a.a"', f"a = '''{dots}.a\n[[[[[['''", f"# {dots}.a [[[[["):
-        assert not form_fault(text)
-    assert not form_fault("a = [1.5, 2.5, 3.5, 4.5, 5.5]")
 
 
 @pytest.mark.parametrize("text", ["", 'a "b" \\ c', "\x7f", "\U0001f600 Köln", "\n\t\0", "\u2028"])

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hdpfl_flower.data import datasets
 from hdpfl_flower.data.datasets import NAMES, Dataset, load_dataset, task_of
 from hdpfl_flower.errors import DataError, ModelError
 from hdpfl_flower.models.networks import import_torchvision
@@ -71,27 +67,6 @@ def check(dataset: Dataset, name: str) -> Records:
     return dataset.test
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "outputs", "loss"),
-    [
-        ("digits", (1, 8, 8), 10, "softmax"),
-        ("mnist", (1, 28, 28), 10, "softmax"),
-        ("fashion-mnist", (1, 28, 28), 10, "softmax"),
-        ("emnist", (1, 28, 28), 47, "softmax"),
-        ("cifar10", (3, 32, 32), 10, "softmax"),
-        ("cifar100", (3, 32, 32), 100, "softmax"),
-        ("heart", (28,), 1, "logistic"),
-        ("school", (28,), 1, "squared"),
-    ],
-)
-def test_tasks_are_public_constants(
-    name: str, shape: tuple[int, ...], outputs: int, loss: str
-) -> None:
-    task = task_of(name)
-    assert (task.input_shape, task.outputs, task.loss) == (shape, outputs, loss)
-    assert name in NAMES
-
-
 def test_unknown_names_list_the_known_ones() -> None:
     for function in (task_of, lambda name: load_dataset(name, "")):
         with pytest.raises(DataError, match=r"'dataset' is 'mnits'; choose .*") as caught:
@@ -111,24 +86,6 @@ def test_digits_hold_out_the_last_writers() -> None:
     np.testing.assert_array_equal(test.targets, bunch.target[1437:])
     assert np.bincount(test.targets).min() >= 30  # every digit is tested
     assert load_dataset("digits", "") is dataset
-
-
-def test_digits_are_read_without_importing_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its import takes longer than the rest of what a deployed site does for a message."""
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    assert len(load_dataset("digits", "").train) == 1437
-
-
-@pytest.mark.parametrize(
-    ("spec", "named"),
-    [(None, "is a file of scikit-learn"), (SimpleNamespace(origin="/no/where"), "is missing or")],
-)
-def test_where_the_digits_are_missing_the_remedy_is_named(
-    monkeypatch: pytest.MonkeyPatch, spec: SimpleNamespace | None, named: str
-) -> None:
-    monkeypatch.setattr(datasets, "find_spec", lambda _: spec)
-    with pytest.raises(DataError, match=named):
-        load_dataset("digits", "")
 
 
 @pytest.mark.parametrize(
@@ -245,59 +202,6 @@ def test_missing_files_name_the_folder_and_what_it_must_hold(
     assert "\n" not in str(caught.value)
     with pytest.raises(DataError, match="'data-dir' is empty; set it"):
         load_dataset(name, "")
-
-
-def test_mnist_that_is_only_zipped_is_told_how_to_unpack(
-    tmp_path: Path, torchvision_datasets: Any
-) -> None:
-    raw = tmp_path / "MNIST" / "raw"
-    write_images(raw, "", "t10k", 10)
-    for file in raw.iterdir():
-        file.rename(file.with_name(file.name + ".gz"))
-    with pytest.raises(DataError, match=r"MNIST/raw/.*gunzip -k"):
-        load_dataset("mnist", str(tmp_path))
-
-
-def cut_short(raw: Path) -> None:
-    path = raw / "train-images-idx3-ubyte"
-    path.write_bytes(path.read_bytes()[:-5])
-
-
-def other_size(raw: Path) -> None:
-    write_idx(raw / "train-images-idx3-ubyte", np.zeros((30, 14, 14)))
-
-
-def fewer_labels(raw: Path) -> None:
-    write_idx(raw / "train-labels-idx1-ubyte", np.zeros(29))
-
-
-def unknown_class(raw: Path) -> None:
-    write_idx(raw / "train-labels-idx1-ubyte", np.full(30, 10))
-
-
-def no_records(raw: Path) -> None:
-    write_idx(raw / "t10k-images-idx3-ubyte", np.zeros((0, 28, 28)))
-    write_idx(raw / "t10k-labels-idx1-ubyte", np.zeros(0))
-
-
-@pytest.mark.parametrize("damage", [cut_short, other_size, fewer_labels, unknown_class, no_records])
-def test_damaged_images_are_refused(
-    tmp_path: Path, torchvision_datasets: Any, damage: Callable[[Path], None]
-) -> None:
-    raw = tmp_path / "MNIST" / "raw"
-    write_images(raw, "", "t10k", 10)
-    damage(raw)
-    with pytest.raises(DataError, match="cannot be read in 'data-dir'"):
-        load_dataset("mnist", str(tmp_path))
-
-
-def test_without_torchvision_only_its_data_sets_stop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "torchvision.datasets", None)
-    with pytest.raises(ModelError, match=r"torchvision cannot be imported.*pip install"):
-        load_dataset("mnist", str(tmp_path))
-    assert len(load_dataset("digits", "").train) == 1437
 
 
 def test_real_mnist_is_the_set_that_its_constants_were_computed_for(

@@ -67,18 +67,6 @@ def test_heart_has_four_natural_owners_and_tests_every_fifth(tmp_path: Path, lay
     np.testing.assert_array_equal(np.rint((test.features[:, 0] + 1) * 35), [4, 9, 4, 9, 4, 4])
 
 
-def test_heart_without_a_header_names_the_folder(tmp_path: Path) -> None:
-    paths = [tmp_path / f"heart/processed.{hospital}.data" for hospital in HOSPITALS]
-    write_heart(paths)
-    paths[1].write_text(paths[1].read_text(encoding="utf-8").removeprefix(HEADER), encoding="utf-8")
-    with pytest.raises(DataError, match=r"data set 'heart' in .*header") as caught:
-        load_dataset("heart", str(tmp_path))
-    assert str(tmp_path) in str(caught.value)
-    paths[1].unlink()
-    with pytest.raises(DataError, match="cannot be read in 'data-dir'"):
-        load_dataset("heart", str(tmp_path))
-
-
 def test_school_scales_by_public_constants(tmp_path: Path) -> None:
     from scipy.io import savemat
 

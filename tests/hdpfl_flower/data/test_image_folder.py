@@ -12,12 +12,9 @@ import pytest
 from PIL import Image
 
 from hdpfl_flower.config.data_source import DataSource
-from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.data.site_check import check_site_data
 from hdpfl_flower.data.site_data import SiteData, read_site_data, read_unit_records
-from hdpfl_flower.data.stated_task import stated_of
-from hdpfl_flower.errors import DataError, TermsError
+from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task
 
 SECRET = "PATIENT-123"
@@ -155,36 +152,6 @@ def test_deep_images_are_read_by_their_bits_and_checked(tmp_path: Path) -> None:
     assert "beyond what 'data.bits' = 10 says" in check(tmp_path, bits=10)
 
 
-def test_a_picture_in_the_transparency_is_read(tmp_path: Path) -> None:
-    picture = np.arange(48, dtype=np.uint8).reshape(8, 6)
-    for name, grey in (("white", 255), ("black", 0)):
-        layers = np.dstack([np.full((8, 6, 3), grey, np.uint8), picture])
-        put(tmp_path, f"0/{name}.png", Image.fromarray(layers))
-    dark, light = read_site_data(source_of(tmp_path), IMAGES, "").train.features
-    np.testing.assert_allclose(light[0], picture / 255, atol=1e-6)
-    np.testing.assert_allclose(dark[0], 1 - picture / 255, atol=0.005)  # black over white
-    assert "2 images have transparent parts" in check(tmp_path)
-
-
-def test_unreadable_files_are_an_error_by_cause_and_class(tmp_path: Path) -> None:
-    for at in range(40):
-        put(tmp_path, f"{at % 2}/{at:02}.png", Image.new("L", (6, 8), at))
-    assert "error" not in check(tmp_path)
-    for at in range(1, 28, 2):
-        (tmp_path / "1" / f"{at:02}.png").write_bytes(bytes(128) + b"DICM" + SECRET.encode())
-    said = check(tmp_path)
-    assert "error: 14 of 40 files are no images that can be read: 'DICOM' 14 times" in said
-    assert "14 of 20 with '1'" in said
-    assert "the loss depends on the label" in said
-    assert SECRET not in said
-
-
-def test_equal_images_are_an_error(tmp_path: Path) -> None:
-    for at in range(4):
-        put(tmp_path, f"{at % 2}/{at}.png", Image.new("L", (6, 8), 7))
-    assert "all files hold the same image" in check(tmp_path)
-
-
 def test_one_image_of_each_folder_is_used_where_it_is_the_unit(tmp_path: Path) -> None:
     """The first by name that can be read; held out with its unit, and evaluated with it."""
     for unit in range(30):
@@ -211,35 +178,3 @@ def test_one_image_of_each_folder_is_used_where_it_is_the_unit(tmp_path: Path) -
         assert len({*units.held_out[units.units == unit].tolist()}) == 1
     used = units.records.take(np.flatnonzero(units.first & ~units.held_out))
     np.testing.assert_array_equal(used.features, data.train.features)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"format": "images", "id": "patient"}, "names a column"),
-        ({"format": "npz", "id": "folder"}, "names a column"),
-        ({"format": "csv", "bits": 12}, r"'data\.bits' is for images"),
-        ({"format": "images", "bits": 17}, "bits"),
-    ],
-)
-def test_keys_that_do_not_go_with_images_are_refused(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        DataSource.model_validate({"path": "x", **given})
-
-
-def test_public_means_and_deviations_scale_each_channel(tmp_path: Path) -> None:
-    put(tmp_path, "1/a.png", Image.new("RGB", (4, 4), (51, 102, 255)))
-    text = "classification shape=3,4,4 mean=0.2,0.2,0.5 std=0.5,0.1,0.25 classes=3"
-    task = task_for(RunTerms.parse({"dataset": "site", "task": text}))
-    assert stated_of(task) == text
-    found = read_site_data(source_of(tmp_path), task, "").train.features
-    np.testing.assert_allclose(found[0, :, 0, 0], [0, 2, 2], atol=1e-5)
-    one = text.replace("0.2,0.2,0.5", "0.2").replace("0.5,0.1,0.25", "0.2")
-    task = task_for(RunTerms.parse({"dataset": "site", "task": one}))
-    found = read_site_data(source_of(tmp_path), task, "").train.features
-    np.testing.assert_allclose(found[0, :, 0, 0], [0, 1, 4], atol=1e-5)
-    with pytest.raises(DataError, match="must hold one number, or 3"):
-        task_for(RunTerms.parse({"dataset": "site", "task": text.replace("0.2,0.2,", "0.2,")}))
-    for wrong in ("std=0", "std=-1", "mean=nan", "mean=1e5", "std=0.5,,1"):
-        with pytest.raises(TermsError, match="'task'"):
-            RunTerms.parse({"dataset": "site", "task": f"classification shape=3,4,4 {wrong}"})

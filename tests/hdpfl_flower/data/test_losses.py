@@ -159,14 +159,6 @@ def test_rows_between_quotes_that_close_in_another_column_are_lost_rows(tmp_path
     assert found.rows.by_label == (("no", 2, 2), ("yes", 1, 2))
 
 
-@pytest.mark.parametrize("row", ["asked,no,yes,f,50,3", "yes,no,50,3"])
-def test_a_lost_row_with_two_possible_labels_is_told_by_neither(tmp_path: Path, row: str) -> None:
-    """Written: a note 'asked,no' and yes; and yes without a note, or a note 'yes' and no sex."""
-    found = losses_of(tmp_path, f"{HEADERS[2]}\n{row}\nok,no,m,60,4\n")
-    assert (found.rows.lost, found.rows.held) == (1, 2)
-    assert [lost for _, lost, _ in found.rows.by_label] == [0, 0]
-
-
 LEAKS = """
 [label]
 column = "dx"

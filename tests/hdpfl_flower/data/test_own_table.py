@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -116,17 +113,6 @@ def test_a_messy_export_reads_as_the_schema_says(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_class_is_written_in_the_sites_words_where_these_are_clear(tmp_path: Path) -> None:
-    def words(values: dict[str, str]) -> list[str]:
-        own = OwnTable.of(source(tmp_path, columns={"sex": {"values": values}}))
-        return own.words("sex", (("f", "1"), ("m", "2")))
-
-    assert words({}) == ["f", "m"]
-    assert words({"Frau": "1", "W": "f"}) == ["Frau", "m"]
-    assert words({"1": "m", "2": "f"}) == ["2", "1"]
-    assert words({"m": "f"}) == ["f", "m"]  # "m" would be both
-
-
 @pytest.mark.parametrize("alias", ["chol", "Cholesterol", "Cholesterin"])
 def test_an_alias_is_found_and_two_of_them_are_refused(tmp_path: Path, alias: str) -> None:
     rows = f"age;{alias};sex;who;result\n50;750;male;1;yes\n"
@@ -223,31 +209,6 @@ def test_a_mark_is_looked_up_before_the_unit(tmp_path: Path) -> None:
     np.testing.assert_allclose(chol, [500, 9, 900], rtol=1e-5)
 
 
-def test_dates_of_arrow_need_no_format(tmp_path: Path) -> None:
-    born = [datetime.date(1980, 3, 1), None, datetime.date(1, 1, 1)]
-    at = [datetime.datetime(2020, 3, 1, 23, 59)] * 3
-    columns = {"age": {"name": "born", "to": "age", "reference": "at"}}
-    rest = {"who": [1, 2, 3], "chol": [1, 1, 1], "sex": [1, 1, 1], "outcome": ["no"] * 3}
-    path = tmp_path / "t.parquet"
-    for born_type, at_type in (
-        (pa.date32(), pa.timestamp("us")),
-        (pa.date64(), pa.timestamp("s", "UTC")),
-        (pa.timestamp("s"), pa.timestamp("ns")),
-    ):
-        both = {"born": pa.array(born).cast(born_type), "at": pa.array(at, at_type)}
-        pq.write_table(pa.table(rest | both), path)
-        own = OwnTable.of(source(path, columns=columns).model_copy(update={"format": "parquet"}))
-        got = read_table(path, "parquet", SCHEMA, own)
-        np.testing.assert_allclose(got.records.features[:, 0] * 50 + 50, [40, 20, 100])
-        assert got.summary.unreadable["age"] == 0
-        assert got.summary.filled["age"] == 1
-        assert got.summary.clipped["age"] == 1
-    texts = {"born": ["01.03.1980"] * 3, "at": pa.array([1, 2, 3])}
-    pq.write_table(pa.table(rest | texts), path)
-    got = read_table(path, "parquet", SCHEMA, own)
-    assert got.summary.unreadable["age"] == 3
-
-
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
@@ -278,17 +239,6 @@ def test_a_mapping_against_the_schema_is_refused_without_its_values(
     with pytest.raises(DataError, match=words) as caught:
         read(tmp_path, b"who,age,chol,sex,outcome\n1,2,3,f,no\n", columns=columns)
     assert SECRET not in str(caught.value)
-
-
-def test_a_mapping_of_another_runs_column_is_left_alone(tmp_path: Path) -> None:
-    rows = b"who,age,chol,sex,outcome\n1,2,3,f,no\n"
-    assert len(read(tmp_path, rows, columns={"bmi": {"factor": 2.0, "name": "BMI"}}).records) == 1
-
-
-def test_two_features_may_come_from_one_column(tmp_path: Path) -> None:
-    columns = {"chol": {"name": "age", "factor": 10.0}}
-    got = read(tmp_path, b"who,age,sex,outcome\n1,50,f,no\n", columns=columns)
-    np.testing.assert_allclose(got.records.features[0, :2], [0, 0])
 
 
 @pytest.mark.parametrize(

@@ -268,17 +268,3 @@ def test_what_a_schema_may_have_is_read_and_what_is_beyond_is_refused() -> None:
         Schema.parse(LABELLED + NUMBER + "fill = " + "1" * 5000)
     except (DataError, ValueError) as found:
         assert str(found).startswith("schema: not valid TOML")
-
-
-def test_the_first_unknown_key_gets_a_spelling_and_five_mistakes_are_named() -> None:
-    wrong = "".join(f'[[columns]]\nnmae = "x{i}"\ntype = "number"\n' for i in range(40))
-    with pytest.raises(DataError) as error:
-        Schema.parse(LABELLED + wrong)
-    assert str(error.value) == (
-        "schema: 'columns.0.name' is missing; 'columns.0.bounds' is missing; "
-        "'columns.0.nmae' is not a known key; did you mean 'columns.0.name'?; "
-        "'columns.1.name' is missing; 'columns.1.bounds' is missing; and 115 more mistakes"
-    )
-    with pytest.raises(DataError) as error:
-        Schema.parse(LABELLED + NUMBER + "nmae = 1\nbouns = 1\n")
-    assert str(error.value).count("did you mean") == 1

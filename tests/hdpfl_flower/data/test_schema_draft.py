@@ -11,7 +11,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hdpfl_flower.config.data_source import DataSource
-from hdpfl_flower.data import schema_draft
 from hdpfl_flower.data.placeholders import TO_CHOOSE
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.data.schema_draft import Draft, draft_schema
@@ -145,26 +144,6 @@ def test_columns_that_options_name_must_be_there(tmp_path: Path) -> None:
             drafted(tmp_path, messy(1), **options)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-def test_encodings_and_delimiters_are_found(tmp_path: Path, encoding: str) -> None:
-    path = tmp_path / "t.csv"
-    for mark in (",", "\t", "|"):
-        rows = [f"{i + 0.5}{mark}{i % 2}" for i in range(30)]
-        path.write_text("\n".join([f"Größe{mark}OP", *rows]), encoding=encoding)
-        made = draft_schema(path, "OP")
-        assert [c["name"] for c in tomllib.loads(made.text)["columns"]] == ["Größe"]
-        data = tomllib.loads(made.profile)["data"]
-        assert data["delimiter"] == mark
-        assert "encoding" not in data
-        assert "decimal" not in data
-
-
-def test_a_long_table_is_read_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_draft, "READ", 60)
-    assert drafted(tmp_path, messy(1)).notes[0] == "60 records read"
-    assert drafted(tmp_path, messy(1, 61)).notes[0] == "60 records read, the first ones alone"
-
-
 BASE = [f"{i:06},{30 + i % 50},{'FM'[i % 2]},{180 + i % 37},{i % 3 % 2}" for i in range(60)]
 NAMES = "patient,age,sex,chol,dx"
 
@@ -196,25 +175,6 @@ def test_a_draft_is_no_stricter_than_the_reader(tmp_path: Path, text: str, words
     assert words in notes
     assert "lost: 0 of 60 records" in notes
     assert [each["name"] for each in data["columns"]] == ["age", "sex", "chol"]  # type: ignore[attr-defined]
-
-
-def test_years_are_names_above_something_else(tmp_path: Path) -> None:
-    text = "\n".join([NAMES.replace("chol", "2019"), *BASE])
-    assert [each["name"] for each in notes_of(tmp_path, text)[0]["columns"]][2] == "2019"  # type: ignore[index]
-    (tmp_path / "t.csv").write_text("name,1980\n" + "".join(f"n{i},19{i}\n" for i in range(30, 90)))
-    with pytest.raises(DataError, match="cell 2 of the first line is a number or a date"):
-        draft_schema(tmp_path / "t.csv")
-
-
-def test_rows_longer_than_the_header_have_their_cause_named(tmp_path: Path) -> None:
-    for row, words in (
-        ("{},1,2", "R writes the names of rows"), ("Fiat {},1.5,2", "R writes the names of rows"),
-        ("1,2,", "end with a delimiter"), ("p{},1,5", "a decimal comma outside of quotes"),
-    ):  # fmt: skip
-        rows = "".join(row.format(i) + "\n" for i in range(1, 9))
-        (tmp_path / "t.csv").write_text(f"a,b\n{rows}")
-        with pytest.raises(DataError, match=words):
-            draft_schema(tmp_path / "t.csv")
 
 
 @pytest.mark.parametrize(

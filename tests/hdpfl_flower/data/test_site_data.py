@@ -275,37 +275,6 @@ def test_npz_records_are_taken_by_the_terms(tmp_path: Path) -> None:
     assert data.train.targets.dtype == np.float32
 
 
-def test_a_number_next_to_a_class_is_none(tmp_path: Path) -> None:
-    """Rounded to float32 these would be classes; as float64, and as 32-bit integers, they stay."""
-    y = np.array([1 - 1e-12, 1 + 1e-12, 1.0, -1e-12, 0.0, 4 - 1e-12])
-    assert read_npz(tmp_path, x=np.ones((6, 3)), y=y).train.targets.tolist() == [1, 0]
-    many = Task.classification((3,), 2**25)
-    y = np.array([2**24 + 1, 2**25 - 1, 2**25], dtype=np.int32)
-    data = read_npz(tmp_path, many, x=np.ones((3, 3)), y=y)
-    assert data.train.targets.tolist() == [2**24 + 1, 2**25 - 1]
-
-
-def test_npz_images_are_read(tmp_path: Path) -> None:
-    x = np.arange(24, dtype=np.uint8).reshape(2, 3, 2, 2)
-    data = read_npz(tmp_path, Task.classification((3, 2, 2), 4), x=x, y=np.array([0, 3]))
-    np.testing.assert_array_equal(data.train.features, x)
-
-
-@pytest.mark.parametrize("kind", ["?", "i1", "u1", "i8", "u8", "f2", "f4", "f8", "g", ">i4", ">f8"])
-def test_npz_numbers_of_any_type_are_read(tmp_path: Path, kind: str) -> None:
-    x, y = np.eye(3, dtype=kind), np.array([0, 1, 1], dtype=kind)
-    data = read_npz(tmp_path, x=x, y=y)
-    np.testing.assert_array_equal(data.train.features, np.eye(3))
-    assert data.train.targets.tolist() == [0, 1, 1]
-
-
-def test_npz_no_record_is_no_error(tmp_path: Path) -> None:
-    data = read_npz(tmp_path, x=np.zeros((0, 3)), y=np.zeros(0))
-    assert data.train.features.shape == (0, 3)
-    nothing = read_npz(tmp_path, x=np.full((2, 3), np.nan), y=np.zeros(2))
-    assert nothing.train.features.shape == (0, 3)
-
-
 def test_npz_one_text_among_the_numbers_is_left_out_alone(tmp_path: Path) -> None:
     labels = np.array(["0", "1", SECRET, "\ud800", "", " 2.0", "１"])
     x = np.ones((7, 3))
@@ -317,13 +286,6 @@ def test_npz_one_text_among_the_numbers_is_left_out_alone(tmp_path: Path) -> Non
     assert [repr(data), f"{data}"] == ["SiteData(<private>)"] * 2
     octets = read_npz(tmp_path, x=x[:2], y=np.array([b"\xff", b"1"]))
     assert octets.train.targets.tolist() == [1]
-
-
-def test_npz_one_complex_number_is_left_out_alone(tmp_path: Path) -> None:
-    data = read_npz(tmp_path, x=np.ones((3, 3)), y=np.array([2, 1j, 1]))
-    assert data.train.targets.tolist() == [2, 1]
-    x = np.ones((3, 3)) + np.diag([0, 0, 1j])
-    assert read_npz(tmp_path, x=x, y=np.arange(3)).train.targets.tolist() == [0, 1]
 
 
 def test_npz_shapes_and_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ import pytest
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data import array_targets, stated_task
 from hdpfl_flower.data.datasets import task_for
-from hdpfl_flower.data.site_check import check_site_data
 from hdpfl_flower.errors import DataError, TermsError
 from hdpfl_flower.models.task import Task
-from tests.hdpfl_flower.data.test_site_data import VECTORS, read_npz, save, source
+from tests.hdpfl_flower.data.test_site_data import read_npz
 
 
 def test_examples() -> None:
@@ -71,22 +70,3 @@ def test_an_npz_of_survival_is_read(tmp_path: Path) -> None:
     assert data.summary.left_out["no known label"] == 4
     with pytest.raises(DataError, match=r"'y' of shape \(n, 2\)"):
         read_npz(tmp_path, Task.survival((3,), 3), x=np.zeros((6, 3)), y=y[:, 0])
-
-
-@pytest.mark.parametrize(("bad", "is_error"), [(0, False), (20, False), (21, True), (100, True)])
-def test_the_check_of_arrays_counts_labels_outside_of_the_classes(
-    tmp_path: Path, bad: int, is_error: bool
-) -> None:
-    y = np.where(np.arange(100) < bad, 10, np.arange(100) % 4)
-    path = save(tmp_path / "d.npz", x=np.zeros((100, 3)), y=y)
-    lines = check_site_data(source(path, "npz"), VECTORS, "", 100)
-    errors = [line for line in lines if "'y' must hold whole numbers from 0 to 3" in line]
-    assert bool(errors) == is_error
-    assert all(line.startswith(f"error: left out: {bad} of 100 records") for line in errors)
-
-
-def test_the_check_of_images_names_the_folders(tmp_path: Path) -> None:
-    (tmp_path / "cat").mkdir()
-    (tmp_path / "cat" / "1.png").write_bytes(b"x")
-    lines = check_site_data(source(tmp_path, "images"), Task.classification((1, 4, 4), 3), "", 1)
-    assert any("the subfolders must be named 0 to 2" in line for line in lines)

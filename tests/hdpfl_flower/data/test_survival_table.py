@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,13 @@ import numpy as np
 import pytest
 
 from hdpfl_flower.config.data_source import OwnColumn
-from hdpfl_flower.data import array_targets, site_check
+from hdpfl_flower.data import site_check
 from hdpfl_flower.data.array_targets import targets_of_times
 from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.data.table_records import EARLY, read_table
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.models.task import Task
-from tests.hdpfl_flower.data.test_site_data import SECRET, source, write_csv
+from tests.hdpfl_flower.data.test_site_data import source, write_csv
 
 TEXT = """
 [label]
@@ -49,11 +47,6 @@ def read(tmp_path: Path, *rows: str, own: OwnTable | None = None, text: str = TE
 def check(tmp_path: Path, *rows: str, declared: int) -> list[str]:
     path = write_csv(tmp_path / "t.csv", list(rows), HEADER)
     return check_site_data(source(path, "csv"), Schema.parse(TEXT).task, TEXT, declared)
-
-
-def test_the_task_has_an_interval_an_edge() -> None:
-    assert not doctest.testmod(array_targets).failed
-    assert Schema.parse(TEXT).task == Task.survival((1,), 3)
 
 
 def test_a_row_becomes_its_last_interval_and_the_event(tmp_path: Path) -> None:
@@ -102,31 +95,6 @@ def test_hazards_of_exponential_times_are_found_under_censoring() -> None:
     assert abs(naive - (1 - np.exp(-6 * rate))) > 0.05 * naive
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (("edges = [6, 12, 24]", "edges = [6, 6, 24]"), "'edges' must rise"),
-        (("edges = [6, 12, 24]", "edges = [0, 6]"), "the first from above 0"),
-        (("edges = [6, 12, 24]", "edges = [nan]"), "edges"),
-        (("edges = [6, 12, 24]", ""), "'classes'.*'bounds'.*'edges'"),
-        (("edges = [6, 12, 24]", "bounds = [0, 24]"), "needs both 'edges' and the table"),
-        (("edges = [6, 12, 24]", "edges = [6]\nbounds = [0, 24]"), "give either"),
-        (('"1", "dead"', '"1", "0"'), "the same value"),
-        (('occurred = ["1", "dead"]\n', ""), "occurred' is missing"),
-        (('column = "died"', 'column = "months"'), "named twice"),
-        (('"0", "alive"', '"0", "NA"'), "also a mark in 'missing'"),
-        (("edges = [6, 12, 24]", "edges = ['<choose>']"), "still to be chosen: 'label.edges'"),
-        (('censored = ["0"', 'censoring = ["0"'), "censoring' is not a known key"),
-    ],
-)
-def test_a_wrong_label_is_refused_in_one_line(change: tuple[str, str], words: str) -> None:
-    text = TEXT.replace(*change)
-    assert text != TEXT
-    with pytest.raises(DataError, match=words) as caught:
-        Schema.parse(text)
-    assert "\n" not in str(caught.value)
-
-
 def test_a_site_writes_times_and_events_its_own_way(tmp_path: Path) -> None:
     """Days in place of months, ja and nein in place of 1 and 0."""
     own = OwnTable(columns={
@@ -140,42 +108,3 @@ def test_a_site_writes_times_and_events_its_own_way(tmp_path: Path) -> None:
         OwnTable(columns={"died": OwnColumn(factor=2)}).check(Schema.parse(TEXT))
     with pytest.raises(DataError, match=r"'data.columns.a.name' is the column of the label"):
         OwnTable(columns={"a": OwnColumn(name="died")}).check(Schema.parse(TEXT))
-
-
-def test_a_time_may_be_a_date_after_another(tmp_path: Path) -> None:
-    own = OwnTable(columns={
-        "months": OwnColumn(name="last", to="days", factor=1 / 30.4375, reference="first",
-                            **{"date-formats": ("%Y-%m-%d",)}),
-    })  # fmt: skip
-    rows = ["1,2020-01-01,2020-07-30,1", "1,2020-01-01,2019-12-31,1"]
-    path = write_csv(tmp_path / "t.csv", rows, "a,first,last,died")
-    found = read_table(path, "csv", Schema.parse(TEXT), own)
-    assert found.records.targets.tolist() == [3]
-    assert found.summary.left_out["no known label"] == 1
-
-
-def test_the_check_shows_times_and_events_that_cannot_be_read(tmp_path: Path) -> None:
-    good = ["1,5,1"] * 6
-    lines = check(tmp_path, *good, "1,-7,1", "1,later,0", "1,5,lost", declared=6)
-    errors = [line for line in lines if line.startswith("error:")]
-    assert len(errors) == 1
-    assert "column 'months': 2 of 9 cells" in errors[0]
-    assert "'-7' 1 times; 'later' 1 times" in errors[0]
-    (event,) = [line for line in lines if line.startswith("warning: column 'died': 1 of 9 cells")]
-    assert "'lost' 1 times" in event
-    only = check(tmp_path, *good, "1,5,lost", "1,5,lost", declared=6)
-    assert [line.split("'")[1] for line in only if line.startswith("error:")] == ["died"]
-
-
-def test_the_check_says_what_counts_for_nothing_and_doubts_the_unit(tmp_path: Path) -> None:
-    lines = check(tmp_path, "1,5,1", "1,99,0", "1,1,0", declared=2)
-    assert lines == [
-        "records: 3 found, 2 for training",
-        f"left out: 1, {EARLY}",
-        "column 'months': 1 times beyond the last edge, censored there",
-    ]
-    days = check(tmp_path, *["1,300,0"] * 9, "1,5,0", declared=10)
-    assert "9 of 10 times lie beyond" in days[1]
-    assert "is the unit the schema's? Set 'data.columns.months.factor'" in days[1]
-    assert days[-1].startswith("warning: no event occurs")
-    assert not any(SECRET in line for line in (*lines, *days))

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.site_data import read_site_data, read_unit_records
-from hdpfl_flower.models.task import Records, Task
-from tests.hdpfl_flower.data.test_site_data import TABLE, TEXT, WITH_ID, save, source, write_csv
+from hdpfl_flower.models.task import Records
+from tests.hdpfl_flower.data.test_site_data import TABLE, TEXT, WITH_ID, source, write_csv
 
 
 def same(one: Records, other: Records) -> bool:
@@ -99,36 +98,9 @@ def test_units_hold_the_mean_of_their_last_rows_and_their_first_row_elsewhere(
     assert np.array_equal(fewer.units.features, data.units.features[:, :2])
 
 
-@pytest.mark.parametrize("row", ["last", "last by", "last by  ", "first by seen"])
-def test_a_row_that_is_no_choice_is_refused(row: str) -> None:
-    given = {"format": "csv", "path": "t.csv", "id": "who"}
-    with pytest.raises(ValidationError, match="row"):
-        DataSource.model_validate(given | {"row": row})
-    with pytest.raises(ValidationError, match=r"'data\.row' chooses records of an id"):
-        DataSource.model_validate({"format": "csv", "path": "t.csv", "row": "last by seen"})
-    for more in ({"format": "csv"}, {"format": "images", "id": "folder"}):
-        with pytest.raises(ValidationError, match=r"'data\.records-per-unit' chooses records"):
-            DataSource.model_validate({"path": "t.csv", "records-per-unit": 3, **more})
-
-
 def test_without_ids_each_record_is_a_unit_and_copies_are_known(tmp_path: Path) -> None:
     table = write_csv(tmp_path / "t.csv", ["1,0", "1,0", "1,1", "2,0"])
     every = read_unit_records(source(table, "csv", 0.5), TABLE, TEXT)
     assert every.units.tolist() == [0, 1, 2, 3]
     assert every.copies.tolist() == [0, 0, 1, 2]
     assert every.first.all()
-
-
-def test_arrays_are_read_too_and_nothing_is_shown(tmp_path: Path) -> None:
-    task = Task.classification((3,), 4)
-    path = save(tmp_path / "d.npz", x=np.arange(60).reshape(20, 3), y=np.arange(20) % 4)
-    every = read_unit_records(source(path, "npz", 0.5), task, "")
-    data = read_site_data(source(path, "npz", 0.5), task, "")
-    assert same(every.records.take(np.flatnonzero(~every.held_out)), data.train)
-    assert repr(every) == "UnitRecords(<private>)"
-
-
-def test_no_record_at_all(tmp_path: Path) -> None:
-    table = write_csv(tmp_path / "t.csv", [])
-    every = read_unit_records(source(table, "csv", 0.5), TABLE, TEXT)
-    assert len(every.records) == len(every.units) == len(every.held_out) == len(every.copies) == 0

@@ -7,12 +7,10 @@ import numpy.typing as npt
 import pytest
 
 from hdpfl_flower.errors import EstimationError
-from hdpfl_flower.estimators.credible import FLAT, flat_updates, levels_of_flat
+from hdpfl_flower.estimators.credible import FLAT, flat_updates
 from hdpfl_flower.estimators.noise_level import ESTIMATORS, measure_noise
-from hdpfl_flower.estimators.temporal import NoiseMemory, TrackOptions, track
 
 Rows = npt.NDArray[np.float32]
-NAMES = ["a", "b", "c", "d", "e", "f"]
 
 
 def rows_of(seed: int, d: int = 3_000) -> Rows:
@@ -46,31 +44,6 @@ def test_a_flat_update_is_the_noisiest_of_the_round(method: str, kind: str) -> N
     assert FLAT in found.why
 
 
-@pytest.mark.parametrize("method", ["auto", "temporal", "column-norm"])
-def test_over_the_rounds_too_and_it_is_no_upload_to_compare_with(method: str) -> None:
-    memory = NoiseMemory()
-    for server_round in (1, 2, 3):
-        rows = flattened(rows_of(server_round), "jittered", 7 + server_round)
-        memory, tracked = track(memory, server_round, NAMES, rows, TrackOptions(method))
-        others = np.delete(tracked.variances, 2)
-        assert tracked.variances[2] == others.max()
-        assert not tracked.identified[2]
-        assert FLAT in tracked.reasons[2]
-        assert "c" not in memory.clients
-    honest = rows_of(9)
-    memory, tracked = track(memory, 4, NAMES, honest, TrackOptions(method))
-    assert FLAT not in tracked.reasons[2]
-    assert tracked.pairs[2] == 0
-
-
-def test_a_round_of_flat_updates_has_levels_all_the_same() -> None:
-    rows = np.ones((3, 50), np.float32) * np.array([[1], [2], [3]], np.float32)
-    _, tracked = track(NoiseMemory(), 1, ["a", "b", "c"], rows)
-    assert np.all(np.isfinite(tracked.variances))
-    assert not tracked.identified.any()
-    np.testing.assert_array_equal(levels_of_flat(np.array([1.0, 2]), np.ones(2, bool)), [1, 2])
-
-
 def test_normal_noise_is_not_flat_nor_a_signal_in_few_coordinates() -> None:
     """400,000 draws of 16 had a kurtosis of 1.14 or more; of 3 with the best of chances here."""
     generator = np.random.default_rng(6)
@@ -92,31 +65,3 @@ def test_what_is_not_finite_is_a_clear_error(method: str, wrong: float) -> None:
         measure_noise(rows, method, previous)
     assert "nan" not in str(error.value)
     assert not isinstance(error.value, np.linalg.LinAlgError)
-
-
-@pytest.mark.parametrize("method", ESTIMATORS)
-def test_no_other_error_gets_through(method: str) -> None:
-    rows = rows_of(2)
-    rows[0, -1] = np.nan
-    seen = ""
-    try:
-        measure_noise(rows, method, rows_of(3) if method == "temporal" else None)
-    except Exception as error:
-        seen = type(error).__name__
-    assert seen == "EstimationError"
-
-
-@pytest.mark.parametrize("wrong", [np.nan, np.inf])
-def test_over_the_rounds_it_is_the_same_error(wrong: float) -> None:
-    memory, _ = track(NoiseMemory(), 1, NAMES, rows_of(1))
-    rows = rows_of(2)
-    rows[1, 5] = wrong
-    with pytest.raises(EstimationError, match="row 1"):
-        track(memory, 2, NAMES, rows)
-
-
-def test_a_round_before_that_is_not_finite_is_refused() -> None:
-    previous = rows_of(1)
-    previous[3, 3] = np.nan
-    with pytest.raises(EstimationError, match="row 3"):
-        measure_noise(rows_of(2), "temporal", previous)

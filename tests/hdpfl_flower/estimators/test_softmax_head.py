@@ -9,18 +9,15 @@ import torch
 from client_app.training.dpsgd import train
 from client_app.training.engine_choice import engine_for
 from hdpfl_flower.estimators.noise_level import measure_noise
-from hdpfl_flower.estimators.residual_mad import MAD_OF_NORMAL
 from hdpfl_flower.estimators.softmax_head import (
     BELIEVED,
     FORGED,
-    HEAD_USED,
     Head,
     head_of,
     quietest_part,
     silent_squares,
     silent_sums,
 )
-from hdpfl_flower.estimators.temporal import NoiseMemory, TrackOptions, track
 from hdpfl_flower.models.networks import arrays_of, build_model, flatten
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.accounting import Steps
@@ -54,15 +51,6 @@ def test_the_noise_is_all_there() -> None:
     ratio = float(np.square(silent).mean()) / expected
     assert abs(ratio - 1) < 6 * np.sqrt(2 / 65)
     assert abs(10 * ratio - 1) > 6 * np.sqrt(2 / 65)
-
-
-@pytest.mark.parametrize("task", [Task((4,), 1, "logistic"), Task((4,), 1, "squared")])
-def test_a_single_output_has_no_silent_sums(task: Task) -> None:
-    assert head_of("logreg", task, shapes_of("logreg", task)) is None
-
-
-def test_nothing_is_presumed_of_a_users_network() -> None:
-    assert head_of("clinic:net", IMAGES, shapes_of("logreg", IMAGES)) is None
 
 
 def updates(spec: str, noise: float) -> np.ndarray:
@@ -114,38 +102,6 @@ def test_private_signals_are_told_from_noise_in_the_first_round(n: int, signal: 
     assert signal < 1 or n == 2 or max(plain) > 1.05, "without the head the bar is missed"
 
 
-def test_where_the_estimator_is_right_the_few_sums_hardly_count() -> None:
-    """q − 1 is the mean variance of the levels: 2/d of all coordinates, 2/k of the silent ones."""
-    found, silent = [], []
-    for seed in range(20):
-        rows, true, head = softmax_like(seed, 10, 0.0, inputs=64)
-        found.append(excess(measure_noise(rows, head=head).variances, true))
-        silent.append(excess(silent_squares(rows, head), true))
-    assert np.mean(found) - 1 < 0.4 * (np.mean(silent) - 1)
-
-
-@pytest.mark.parametrize(("inputs", "enough"), [(20, False), (48, False), (49, True)])
-def test_a_head_of_few_inputs_identifies_nothing_by_itself(inputs: int, enough: bool) -> None:
-    """By 21 silent sums each a tenth of all q lie above 1.1: q − 1 is 2/21 in the mean."""
-    rows, _, head = softmax_like(3, 4, 0.3, inputs)
-    assert measure_noise(rows, head=head).identified == enough
-    memory = NoiseMemory()
-    for server_round in (1, 2, 3):
-        moved = softmax_like(server_round, 4, 0.3, inputs)[0]
-        memory, tracked = track(
-            memory, server_round, list("abcd"), moved, TrackOptions("auto"), head
-        )
-    assert tracked.identified.all()
-
-
-def test_only_auto_listens_to_the_head() -> None:
-    rows, _, head = softmax_like(1)
-    for method in ("factor-analysis", "residual-mad", "column-norm", "rpca"):
-        np.testing.assert_array_equal(
-            measure_noise(rows, method, head=head).variances, measure_noise(rows, method).variances
-        )
-
-
 def quiet(rows: np.ndarray, head: Head, share: float) -> np.ndarray:
     """Return ``rows`` after site 0 took all but ``share`` of its classes' sums away."""
     forged = rows.copy()
@@ -167,57 +123,6 @@ def test_a_forged_quiet_head_gains_no_more_than_a_quarter(n: int, share: float) 
         assert found.variances[0] >= 0.5 * true[0] / BELIEVED
         assert FORGED in found.why
         np.testing.assert_allclose(found.variances[1:], true[1:], rtol=0.5)
-
-
-def test_a_forged_head_is_not_believed_over_the_rounds_either() -> None:
-    rows, true, head = softmax_like(5, 6, 0.0)
-    memory = NoiseMemory()
-    names = [str(i) for i in range(6)]
-    generator = np.random.default_rng(7)
-    for server_round in (1, 2, 3, 4):
-        rows = np.sqrt(true)[:, None] * generator.standard_normal(rows.shape)
-        forged = quiet(rows.astype(np.float32), head, 0.0)
-        memory, tracked = track(memory, server_round, names, forged, head=head)
-        assert tracked.variances[0] >= 0.5 * true[0] / BELIEVED
-        assert FORGED in tracked.reasons[0]
-        assert not any(FORGED in reason for reason in tracked.reasons[1:])
-
-
-def test_silence_adds_up_over_the_rounds_where_the_signals_move() -> None:
-    """Private signals drawn anew each round count as noise in the differences, not in the sums."""
-    _, true, head = softmax_like(1, 4)
-    names = [str(i) for i in range(4)]
-    with_head = NoiseMemory()
-    without = NoiseMemory()
-    for server_round in range(1, 7):
-        rows, drawn, _ = softmax_like(server_round, 4, 1.0)
-        rows *= np.sqrt(true / drawn).astype(np.float32)[:, None] * np.float32(2)
-        with_head, found = track(
-            with_head, server_round, names, rows, TrackOptions(clip_norm=2.0), head
-        )
-        without, plain = track(without, server_round, names, rows, TrackOptions(clip_norm=2.0))
-    # 6 rounds of 301 sums: √(2/1806) = .033 of a level
-    np.testing.assert_allclose(found.variances, 4 * true, rtol=6 * 0.033)
-    assert all(HEAD_USED in reason for reason in found.reasons)
-    assert np.max(plain.variances / (4 * true)) > 1.5
-
-
-def test_squares_are_those_of_the_sums() -> None:
-    rows, _, head = softmax_like(3)
-    expected = np.square(silent_sums(rows, head), dtype=np.float64).mean(axis=1)
-    np.testing.assert_allclose(silent_squares(rows, head), expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize("d", [1, 2, 499, 1_000, 9_983])
-def test_the_quietest_part_is_bit_by_bit_that_of_numpys_median(d: int) -> None:
-    rows = np.random.default_rng(d).standard_normal((4, d)).astype(np.float32)
-    rows[1, ::2] = 0.25
-    stretches = np.array_split(np.abs(rows), min(max(d // 500, 1), 16), axis=1)
-    medians = np.array([np.median(part, axis=1) for part in stretches], np.float64)
-    expected = np.square(medians.min(axis=0) / MAD_OF_NORMAL)
-    before = rows.copy()
-    assert np.array_equal(quietest_part(rows), expected)
-    assert np.array_equal(rows, before)
 
 
 @pytest.mark.parametrize("d", [100, 700, 20_000])

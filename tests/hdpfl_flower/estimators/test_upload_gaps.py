@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from hdpfl_flower.estimators import upload_gaps as module
-from hdpfl_flower.estimators.temporal import UNSURE, NoiseMemory, TrackOptions, track
-from hdpfl_flower.estimators.upload_gaps import CLASSES, FIELDS, class_of, levels_of_pairs
+from hdpfl_flower.estimators.temporal import NoiseMemory, TrackOptions, track
+from hdpfl_flower.estimators.upload_gaps import CLASSES, FIELDS, levels_of_pairs
 from hdpfl_flower.linalg.types import Vector
 
 N, D = 20, 2_000
@@ -90,45 +90,6 @@ def test_exact_pairs_give_the_drift_and_the_levels() -> None:
     assert raw > 1.3 * variances[2], "what is not subtracted counts as noise"
 
 
-def test_the_drift_rises_with_the_gap_and_is_no_less_than_nothing() -> None:
-    generator = np.random.default_rng(3)
-    sums = np.zeros((5, CLASSES, FIELDS))
-    sums[:, :, 0] = 3
-    sums[:, :, 1] = 3 * generator.uniform(0.5, 1, (5, CLASSES))
-    sums[:, :, 2] = 6
-    found = levels_of_pairs(sums, 1_000)
-    assert found.drift[0] == 0
-    assert np.all(np.diff(found.drift) >= 0)
-    assert np.all(found.variances >= 0.25 * 0.5)
-
-
-def test_consecutive_pairs_alone_give_their_mean_to_the_bit() -> None:
-    sums = np.zeros((3, CLASSES, FIELDS))
-    sums[:, 0, 0], sums[:, 0, 1] = [1, 3, 7], [0.1, 0.7, 3.3]
-    sums[2, 3] = 1, 0.9, 2.0
-    found = levels_of_pairs(sums, 1_000)
-    np.testing.assert_array_equal(found.variances[:2], sums[:2, 0, 1] / sums[:2, 0, 0])
-    np.testing.assert_array_equal(found.sure[:2], True)
-
-
-def test_no_pair_is_no_level() -> None:
-    found = levels_of_pairs(np.zeros((2, CLASSES, FIELDS)), 100)
-    assert np.isnan(found.variances).all()
-    assert not found.sure.any()
-
-
-def test_a_gap_whose_drift_nobody_shows_is_not_identified() -> None:
-    """A strong signal and one pair over 16 rounds: what moved meanwhile cannot be known."""
-    sites, memory = Drifting(1, step=0.0, taking_part=N), NoiseMemory()
-    for server_round in (1, 17):
-        here, rows = sites.round()
-        memory, tracked = track(memory, server_round, [str(i) for i in here], rows)
-    strong = sites.variances < 0.5
-    assert not tracked.identified[strong].any()
-    assert all(UNSURE in tracked.reasons[i] for i in np.flatnonzero(strong))
-    assert tracked.identified[sites.variances > 0.9].all() or not np.any(sites.variances > 0.9)
-
-
 def size_of(memory: NoiseMemory) -> int:
     """Return the bytes of a memory's numbers."""
     uploads = sum(one.upload.nbytes + one.facts.nbytes for one in memory.clients.values())
@@ -146,19 +107,3 @@ def test_memory_is_bounded_and_a_checkpoint_carries_the_run_on_to_the_bit() -> N
         np.testing.assert_array_equal(other.variances, tracked.variances)
         sizes.append(size_of(memory))
     assert max(sizes) == sizes[-1] <= N * 8 * (D + 6 + (CLASSES - 1) * FIELDS)
-
-
-def test_a_memory_of_before_goes_on() -> None:
-    """Checkpoints without sums over gaps, as they were: nothing is lost."""
-    sites = Drifting(5, step=0.0, taking_part=N)
-    here, rows = sites.round()
-    memory, _ = track(NoiseMemory(), 1, [str(i) for i in here], rows)
-    memory, _ = track(memory, 2, [str(i) for i in here], sites.round()[1])
-    assert not memory.gaps
-    _, tracked = track(memory, 5, [str(i) for i in here], sites.round()[1])
-    np.testing.assert_array_equal(tracked.pairs, 2)
-    assert excess(tracked.variances, sites.variances) < 1.01
-
-
-def test_classes_double() -> None:
-    assert [class_of(gap) for gap in (1, 2, 4, 32)] == [0, 1, 2, CLASSES - 1]

@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 from scipy.sparse.linalg import LinearOperator, eigsh, svds
 
-from hdpfl_flower.linalg import projection as module
 from hdpfl_flower.linalg.projection import project_at_random, project_private
 from hdpfl_flower.linalg.sums import inner_products
 
@@ -78,21 +77,6 @@ def test_the_check_tells_the_maps_and_the_ranks_apart() -> None:
                 check_same(one, other, 100)
 
 
-def test_public_updates_of_very_different_size() -> None:
-    """Singular values over three decades: squares over six, far above the floor of rounding."""
-    rows = rows_of(spread=1e3)
-    values = np.linalg.svd(rows[PUBLIC].astype(np.float64), compute_uv=False) ** 2
-    condition = float(values[0] / (values[2] - values[3]))
-    check_same(aggregate(rows, 3, "span"), by_lanczos(rows, 3, "span"), condition)
-
-
-@pytest.mark.parametrize(("kind", "most"), [("span", 4), ("centred", 3), ("mean", 1)])
-def test_a_rank_above_what_there_is_gives_what_there_is(kind: str, most: int) -> None:
-    for rank, kept in ((1, 1), (most, most), (most + 1, most), (1000, most)):
-        found = project_private(inner_products(rows_of()), WEIGHTS, PUBLIC, rank, kind)  # type: ignore[arg-type]
-        assert found[1] == kept
-
-
 def test_a_private_mean_in_the_span_is_kept_and_one_beside_it_is_lost() -> None:
     rows = rows_of().astype(np.float64)
     inside = np.random.default_rng(1).standard_normal((4, 4)) @ rows[PUBLIC]
@@ -104,13 +88,6 @@ def test_a_private_mean_in_the_span_is_kept_and_one_beside_it_is_lost() -> None:
         coefficients, _ = project_private(gram, WEIGHTS, PUBLIC, 4, "span")
         expected = WEIGHTS[PUBLIC] @ rows[PUBLIC] + kept * (WEIGHTS[~PUBLIC] @ private)
         check_same(coefficients @ rows, expected, 1e4)
-
-
-def test_one_public_site_is_not_centred() -> None:
-    rows, public = rows_of(), np.arange(8) == 2
-    one = {kind: aggregate(rows, 1, kind, public) for kind in KINDS}
-    check_same(one["centred"], one["span"])
-    check_same(one["mean"], one["span"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -130,23 +107,6 @@ def test_without_public_or_private_sites_nothing_is_projected(kind: str) -> None
         coefficients, kept = project_private(gram, WEIGHTS, public, 2, kind)  # type: ignore[arg-type]
         np.testing.assert_array_equal(coefficients, WEIGHTS)
         assert kept == 0
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_public_updates_of_zeros_leave_the_private_part_out(kind: str) -> None:
-    rows = rows_of()
-    rows[PUBLIC] = 0
-    assert not aggregate(rows, 2, kind).any()
-
-
-def test_public_sites_without_weight_still_have_a_mean() -> None:
-    """A noise-aware rule may give all its weight to private sites."""
-    rows, weights = rows_of(), np.where(PUBLIC, 0, 0.25)
-    coefficients, kept = project_private(inner_products(rows), weights, PUBLIC, 1, "mean")
-    mean = rows[PUBLIC].mean(axis=0, dtype=np.float64)
-    private = weights @ rows.astype(np.float64)
-    check_same(coefficients @ rows.astype(np.float64), mean * (mean @ private) / (mean @ mean), 100)
-    assert kept == 1
 
 
 @pytest.mark.parametrize("size", [1, 16_383, 16_384, 16_385, 40_000])
@@ -189,21 +149,3 @@ def test_the_check_rejects_a_plain_gaussian_matrix() -> None:
 
     with pytest.raises(AssertionError):
         check_shares(kept_shares(plain, 7), 7)
-
-
-def test_a_random_projection_is_one() -> None:
-    update = np.random.default_rng(0).standard_normal(50)
-    once = project_at_random(update, 5, np.random.default_rng(1))
-    again = project_at_random(once, 5, np.random.default_rng(1))
-    np.testing.assert_allclose(again, once, atol=1e-6)  # of float32, and |x| < 3
-    everything = project_at_random(update, 99, np.random.default_rng(1))
-    np.testing.assert_allclose(everything, update, rtol=1e-6)
-
-
-def test_blocks_of_the_random_matrix_are_one_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    update = np.random.default_rng(0).standard_normal(5_000)
-    whole = project_at_random(update, 3, np.random.default_rng(1))
-    monkeypatch.setattr(module, "_BLOCK", 400)
-    parts = project_at_random(update, 3, np.random.default_rng(1))
-    np.testing.assert_allclose(parts, whole, atol=1e-6)
-    assert np.abs(whole).max() > 1e-2

@@ -48,10 +48,3 @@ def test_no_step_or_one_of_no_finite_length_gives_no_direction(now: np.ndarray) 
     before = np.zeros(4, np.float32)
     before[0] = 0 if not now.any() else -np.sign(now[0]) * np.float32(3e38)
     assert Direction.between(before, now.astype(np.float32)) is None
-
-
-def test_a_tiny_step_has_a_direction() -> None:
-    before = np.zeros(3, np.float32)
-    direction = Direction.between(before, np.array([0, 1e-30, 0], np.float32))
-    assert direction is not None
-    assert direction.project(np.array([5, 7, 9], np.float32))[0] == pytest.approx(7)

@@ -108,45 +108,12 @@ def test_all_records_of_a_unit_are_drawn_together() -> None:
     assert np.abs(weights.mean(0) - 1).max() < 4 * math.sqrt(2 / 3 / len(weights))
 
 
-def test_one_seed_draws_the_same_units_and_another_one_others() -> None:
-    units, gains = np.arange(20), np.arange(20.0)
-    one, same, other = (resampled(units, mean_of(gains), seed) for seed in (1, 1, 2))
-    assert np.array_equal(one, same)
-    assert not np.array_equal(one, other)
-
-
-def test_few_wins_and_no_loss_are_no_gain() -> None:
-    """Four wins of 40, which a coin gives in 1 of 8; resamples without one are rarer than 2.5 %."""
-    gains, units = np.zeros(40), np.arange(40)
-    gains[:4] = 1
-    draws = resampled(units, mean_of(gains), 1)[:, 0]
-    assert interval(float(gains.mean()), draws, 40, 0.9).above
-    assert not paired(gains, units, draws, 0.9, 1).above  # 1 of 8 is more than 1 of 10
-    assert not paired(gains, units, draws, LEVEL, 1).above
-    p = chance_of_sign(gains, units, 1)
-    # 2 of 16 patterns of four signs are as far; within 4 deviations of 1000 flips.
-    assert abs(p - 1 / 8) < 4 * math.sqrt(1 / 8 * 7 / 8 / 1000) + 1e-3
-    gains[:12] = 1
-    assert made(gains, units, 1).above
-    assert made(-gains, units, 1).below
-
-
 def test_flips_move_a_person_as_one() -> None:
     """Eight records that all win say as much as their one person, which is nothing."""
     gains = np.ones(8)
     assert chance_of_sign(gains, np.zeros(8, np.int64), 1) == 1.0
     assert chance_of_sign(gains, np.arange(8), 1) < 0.02
     assert chance_of_sign(np.zeros(8), np.arange(8), 1) == 1.0
-
-
-def test_the_interval_is_wider_for_few_units_than_the_plain_percentiles() -> None:
-    gains = np.random.default_rng(1).normal(0, 1, 8)
-    draws = resampled(np.arange(8), mean_of(gains), 1)[:, 0]
-    found = interval(float(gains.mean()), draws, 8, LEVEL)
-    plain = np.quantile(draws, [0.025, 0.975])
-    assert found.low < plain[0] < plain[1] < found.high
-    many = interval(float(gains.mean()), draws, 1_000_000, LEVEL)
-    assert np.allclose([many.low, many.high], plain, atol=1e-4)
 
 
 def test_the_tails_of_few_units_are_those_of_students_t() -> None:
@@ -162,20 +129,3 @@ def test_one_unit_limits_nothing_and_a_value_that_is_none_neither() -> None:
         assert (one.low, one.high) == (-math.inf, math.inf)
         assert not one.above
         assert not one.below
-
-
-def test_resamples_without_a_value_are_left_out() -> None:
-    draws = np.array([math.nan, *np.linspace(0, 1, 999)])
-    found = interval(0.5, draws, 100, LEVEL)
-    assert 0 < found.low < 0.03
-    assert 0.97 < found.high < 1
-
-
-def test_large_tables_are_drawn_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bootstrap, "_AT_ONCE", 130)
-    gains = np.arange(40.0)
-    draws = resampled(np.arange(40), mean_of(gains), 3)[:, 0]
-    assert draws.shape == (1000,)
-    spread = gains.std() / math.sqrt(40)
-    # The deviation of 1000 draws is known to 1/√2000 of it.
-    assert abs(draws.std() / spread - 1) < 4 / math.sqrt(2000)

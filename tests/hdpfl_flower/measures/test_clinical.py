@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.special import expit, softmax
+from scipy.special import expit
 from scipy.stats import binom
 from sklearn import metrics
 from sklearn.linear_model import LogisticRegression
 
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.measures.clinical import OF_CLASSES, How, measure, measures_of
+from hdpfl_flower.measures.clinical import How, measure, measures_of
 from hdpfl_flower.measures.concordance import risk_of
 from hdpfl_flower.models.task import Task
 
@@ -56,23 +56,6 @@ def test_two_classes_are_measured_as_by_another_library(weighted: bool) -> None:
         assert found[name] == pytest.approx(value, abs=1e-9), name
 
 
-def test_several_classes_are_measured_as_by_another_library() -> None:
-    outputs, y = drawn(MANY)
-    p, chosen = softmax(outputs.astype(float), axis=1), outputs.argmax(1)
-    found, one_hot = values(MANY, outputs, y), np.eye(4)[y]
-    wanted = {
-        "auroc": metrics.roc_auc_score(y, p, multi_class="ovr", average="macro"),
-        "auprc": metrics.average_precision_score(one_hot, p, average="macro"),
-        "brier": ((p - one_hot) ** 2).sum(1).mean(),
-        "balanced-accuracy": metrics.balanced_accuracy_score(y, chosen),
-        "macro-f1": metrics.f1_score(y, chosen, average="macro"),
-        "log-loss": metrics.log_loss(y, p),
-    }
-    for name, value in wanted.items():
-        assert found[name] == pytest.approx(value, abs=1e-9), name
-    assert "calibration-intercept" not in found
-
-
 def test_calibration_is_a_logistic_regression_on_the_logit() -> None:
     random = np.random.default_rng(5)
     x = random.normal(0, 1.2, 400)
@@ -85,18 +68,6 @@ def test_calibration_is_a_logistic_regression_on_the_logit() -> None:
     assert moved.mean() == pytest.approx(y.mean(), abs=1e-9)
 
 
-def test_one_step_of_a_resample_is_close_to_its_own_fit() -> None:
-    random = np.random.default_rng(6)
-    x = random.normal(0, 1.2, 300).astype(np.float32)
-    y = (random.random(300) < expit(x)).astype(int)
-    again = random.integers(300, size=300)
-    weights = np.bincount(again, minlength=300).astype(float)
-    step = values(BINARY, x[:, None], y, weights)
-    own = values(BINARY, x[again][:, None], y[again])
-    for name in ("calibration-slope", "calibration-intercept"):
-        assert step[name] == pytest.approx(own[name], abs=0.03), name
-
-
 def test_r2_is_below_0_for_what_is_worse_than_the_mean() -> None:
     y = np.array([0.1, 0.4, 0.7], np.float32)
     found = values(NUMBER, np.ones((3, 1), np.float32), y)
@@ -105,45 +76,12 @@ def test_r2_is_below_0_for_what_is_worse_than_the_mean() -> None:
     assert found["mae"] == pytest.approx(0.6, rel=1e-6)
 
 
-def test_what_has_no_value_is_missing_with_its_reason() -> None:
-    outputs, _ = drawn(BINARY)
-    found = measure(BINARY, outputs, np.ones(len(outputs), np.int64))
-    assert {"auroc", "auprc", "sensitivity", "calibration-slope"} <= set(found.missing)
-    assert "one class" in found.missing["auroc"]
-    assert "accuracy" in found.found
-    apart = np.array([[-2.0], [-1.0], [1.0], [2.0]], np.float32)
-    found = measure(BINARY, apart, np.array([0, 0, 1, 1]))
-    assert list(found.missing) == ["calibration-slope"]
-    same = measure(NUMBER, apart, np.full(4, 0.5, np.float32))
-    assert list(same.missing) == ["r2"]
-    for each in (found, same):
-        ends = [end for one in each.found.values() for end in (one.value, one.low, one.high)]
-        assert np.isfinite(ends).all()
-
-
-def test_every_name_is_measured_or_missing() -> None:
-    for targets in (np.arange(90) % 2, np.zeros(90, np.int64)):
-        found = measure(BINARY, drawn(BINARY)[0], targets)
-        assert sorted((*found.found, *found.missing)) == sorted(OF_CLASSES)
-
-
 def test_few_records_that_are_all_right_are_no_certainty() -> None:
     apart = np.repeat([[-2.0], [2.0]], 10, axis=0).astype(np.float32)
     found = measure(BINARY, apart, np.repeat([0, 1], 10)).found
     for name in ("accuracy", "auroc", "sensitivity"):
         assert found[name].value == found[name].high == 1.0
         assert found[name].low == pytest.approx(0.025 ** (1 / 10))
-
-
-def test_an_interval_is_over_persons_not_records() -> None:
-    outputs, y = drawn(BINARY, 60)
-    repeated = np.repeat(np.arange(60), 9)
-    rows = measure(BINARY, outputs[repeated], y[repeated]).found["auroc"]
-    persons = measure(BINARY, outputs[repeated], y[repeated], repeated).found["auroc"]
-    once = measure(BINARY, outputs, y).found["auroc"]
-    assert persons.value == rows.value == pytest.approx(once.value)
-    assert persons.high - persons.low == pytest.approx(once.high - once.low, rel=0.2)
-    assert rows.high - rows.low < 0.5 * (persons.high - persons.low)
 
 
 def test_intervals_cover_as_often_as_they_say() -> None:
@@ -204,20 +142,6 @@ def test_concordance_counts_weighted_pairs(weighted: bool) -> None:
     weights = random.integers(3, size=60).astype(float) if weighted else np.ones(60)
     found = values(SURVIVAL, outputs, targets, weights)["concordance"]
     assert found == pytest.approx(pairs_of(risk_of(outputs), targets, weights))
-
-
-def test_survival_is_measured_with_an_interval_or_a_reason() -> None:
-    random = np.random.default_rng(5)
-    outputs, targets = np.zeros((80, 3), np.float32), random.integers(6, size=80)
-    outputs[:, 0] = -(targets // 2 * 2 + 1 - targets % 2)  # the sooner the end, the higher
-    found = measure(SURVIVAL, outputs, targets, how=How(draws=200))
-    assert found.found["concordance"].value > 0.99
-    assert 0.8 < found.found["concordance"].low < found.found["concordance"].value
-    assert "specificity" not in found.facts()
-    none = measure(SURVIVAL, outputs, np.zeros(80, np.int64), how=How(draws=200))
-    assert none.missing == {"concordance": "no record has its event before another one's end"}
-    with pytest.raises(DataError, match="not finite"):
-        measure(SURVIVAL, np.full_like(outputs, np.nan), targets)
 
 
 def test_a_calibration_that_no_record_supports_is_withheld_with_the_reason() -> None:

@@ -62,32 +62,6 @@ def test_without_noise_every_measure_is_that_of_the_binned_scores() -> None:
         assert one.low < one.value < one.high
 
 
-@pytest.mark.parametrize(
-    ("scale", "shift", "lost"),
-    [(1, 0, 0.003), (2, 0, 0.003), (1, -2.5, 0.006), (1, -4, 0.015), (0.3, 0, 0.012)],
-)
-def test_what_the_bins_take_from_the_measures(scale: float, shift: float, lost: float) -> None:
-    """Most where half of the scores are below 1 %, or all of them lie within one logit."""
-    x, y = sample(20_000, 1)
-    x = (scale * x + shift).astype(np.float32)
-    found = measure_cells(cells_of(x, y)).found
-    exact = metrics.roc_auc_score(y, x)
-    assert exact - lost < found["auroc"].value < exact
-    brier = metrics.brier_score_loss(y, expit(x))
-    assert found["brier"].value == pytest.approx(brier, abs=0.001)
-
-
-def test_the_interval_without_noise_is_that_of_the_records() -> None:
-    """As wide as DeLong's would be, here by a bootstrap of the records."""
-    x, y = sample(500)
-    one, scores, draws = measure_cells(cells_of(x, y)).found["auroc"], binned(x), []
-    random = np.random.default_rng(3)
-    for _ in range(300):
-        rows = random.integers(len(x), size=len(x))
-        draws.append(metrics.roc_auc_score(y[rows], scores[rows]))
-    assert (one.high - one.low) / 3.92 == pytest.approx(np.std(draws), rel=0.2)
-
-
 def noisy(sites: int, std: float, seed: int, exact: np.ndarray | None = None) -> np.ndarray:
     """Return counts of ``sites``, of which the first holds the records."""
     counts = np.random.default_rng(seed).normal(0, std, (sites, CELLS))
@@ -107,13 +81,6 @@ def test_the_noise_is_estimated_from_the_empty_cells() -> None:
     assert p_value(40 * 9) > FALSE_ALARM
     assert p_value(40 * 9 * 4 / 9) < FALSE_ALARM
     assert p_value(40 * 9 * 9 / 4) < FALSE_ALARM
-
-
-def test_sites_of_unequal_noise_have_the_freedom_of_the_loudest() -> None:
-    rows = np.concatenate([noisy(1, 10.0, 1), noisy(30, 0.01, 2)])
-    assert NoisyCells.of_sites(rows).freedom == pytest.approx(32, rel=0.01)
-    reach = NoisyCells.of_sites(rows).reach(LEVEL)
-    assert reach == pytest.approx(stats.t.ppf(0.975, 32), rel=1e-3)
 
 
 def population() -> np.ndarray:
@@ -201,11 +168,3 @@ def test_noise_that_hides_a_class_leaves_no_measure() -> None:
     assert "'scores'" in found.missing["auroc"]
     nobody = measure_cells(NoisyCells.of_sites(np.zeros((2, CELLS))))
     assert nobody.found == {}
-
-
-def test_what_no_slope_limits_is_missing_with_its_reason() -> None:
-    counts = np.zeros((1, CELLS))
-    counts[0, :8], counts[0, BINS + 16 : 2 * BINS] = 9, 9
-    found = measure_cells(NoisyCells.of_sites(counts))
-    assert found.found["auroc"].value == 1
-    assert "do not limit it within -2 and 6" in found.missing["calibration-slope"]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from hdpfl_flower.errors import DataError
 from hdpfl_flower.measures.score_cells import BINS, BORDERS, CELLS, LOGITS, MIDDLES, count_cells
 from hdpfl_flower.models.task import Task
 
@@ -68,17 +67,3 @@ def test_a_count_beyond_whole_float32_numbers_stops_there(monkeypatch: pytest.Mo
     monkeypatch.setattr("hdpfl_flower.measures.score_cells.MOST", 3.0)
     found = count_cells(BINARY, np.full((9, 1), 2.0, np.float32), np.zeros(9, np.int64))
     assert found.max() == found.sum() == 3
-
-
-@pytest.mark.parametrize(
-    ("task", "words"),
-    [
-        (Task.classification((1,), 3), "3 classes"),
-        (Task.regression((1,)), "numbers"),
-        (Task.survival((1,), 4), "survival"),
-    ],
-    ids=["three", "regression", "survival"],
-)
-def test_other_tasks_are_refused(task: Task, words: str) -> None:
-    with pytest.raises(DataError, match=f"'after' = 'scores' is for tasks of two classes.*{words}"):
-        count_cells(task, np.zeros((1, task.outputs), np.float32), np.zeros(1, np.int64))

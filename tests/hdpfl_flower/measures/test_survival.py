@@ -58,23 +58,3 @@ def test_the_interval_resamples_persons() -> None:
     widths = [one.high - one.low for one in (single, copied)]
     assert widths[1] == pytest.approx(widths[0], rel=0.1)
     assert single.low < single.value < single.high < 1
-
-
-def test_few_records_that_are_all_right_are_not_sure_of_it() -> None:
-    outputs = np.linspace(2, -2, 8)[:, None].repeat(INTERVALS, 1).astype(np.float32)
-    targets = survival_targets(
-        np.array([0, 0, 1, 1, 2, 3, 3, 3]), np.array([1, 1, 1, 1, 1, 0, 0, 0]) > 0
-    )
-    one = measure(TASK, outputs, targets).found["concordance"]
-    assert (one.value, one.high) == (1.0, 1.0)
-    assert one.low < 0.95
-
-
-def test_without_a_comparable_pair_there_is_no_concordance() -> None:
-    outputs, targets = (
-        np.zeros((5, INTERVALS), np.float32),
-        survival_targets(np.arange(5) % INTERVALS, np.zeros(5, bool)),
-    )
-    found = measure(TASK, outputs, targets)
-    assert set(found.found) == {"log-loss"}
-    assert "no record has its event" in found.missing["concordance"]

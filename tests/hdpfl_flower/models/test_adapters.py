@@ -14,8 +14,7 @@ from client_app.audit import default_training, engine_of
 from client_app.training.dpsgd import train
 from client_app.training.engine_choice import engine_for
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import task_for
-from hdpfl_flower.errors import ModelError, TermsError
+from hdpfl_flower.errors import ModelError
 from hdpfl_flower.models.adapters import AdaptedNetwork, with_backbone
 from hdpfl_flower.models.backbones import _network, over
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model, flatten, layout_of
@@ -27,7 +26,6 @@ from hdpfl_flower.privacy.plan import RoundPlan
 from hdpfl_flower.system.weight_files import add_weights
 from hdpfl_flower.wire import encode_update
 from hdpfl_flower.work.backbone import read_backbone
-from server_app.in_process.in_process_run import run_in_process
 
 IMAGES = Task.classification((1, 8, 8), 10)
 WIDTH = 6
@@ -58,10 +56,6 @@ def network(_: Task | None = None) -> nn.Module:
         Attends(), nn.Unflatten(1, (1, 8)), nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2),
         nn.ReLU(inplace=True), nn.Flatten(), nn.Dropout(), nn.Linear(72, WIDTH),
     )  # fmt: skip
-
-
-def small(_: Task) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.AvgPool1d(8))
 
 
 def task_of(folder: Path, adapter: str = "lora:2") -> Task:
@@ -175,50 +169,12 @@ def test_each_records_gradient_is_its_own_and_frozen_layers_stay(tmp_path: Path)
     assert all(torch.equal(after[key], value) for key, value in before.items())
 
 
-def test_a_run_trains_them(tmp_path: Path) -> None:
-    """From random public layers: the adapters move, a message holds them and the head alone."""
-    task_of(tmp_path)
-    lines = {
-        "model": "logreg", "rounds": 2, "local-steps": 5, "epsilons": "8", "batch-sizes": "64",
-        "learning-rate": 1.0, "run-id": "r", "runs-dir": str(tmp_path / "runs"),
-        "backbone": f"own function={__name__}:network width={WIDTH} weights=w.safetensors "
-        "adapter=lora:2",
-    }  # fmt: skip
-    shown = [f"{k} = {v if isinstance(v, (int, float)) else repr(v)}" for k, v in lines.items()]
-    (tmp_path / "run.toml").write_text("\n".join(shown))
-    config = RunConfig.load(tmp_path / "run.toml")
-    result = run_in_process(config, 2)
-    layout = layout_of("logreg", task_for(config.terms))
-    assert {n: a.shape for n, a in result.arrays.items()} == {n: a.shape for n, a in layout.items()}
-    assert all(array.any() for array in result.arrays.values())
-
-
 def test_code_of_a_backbone_is_not_run_by_an_audit_without_a_policy(tmp_path: Path) -> None:
     task = task_of(tmp_path)
     terms = RunConfig.parse({"backbone": task.body.backbone.to_text()}).terms  # type: ignore[union-attr]
     with pytest.raises(ModelError, match=r"is code: name a profile whose 'policy\.models'"):
         engine_of(terms, default_training())
     assert engine_of(terms, default_training(), code=True) == "vmap"
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("adapter=lora", "lora:RANK"),
-        ("adapter=lora:0", "lora:RANK"),
-        ("adapter=dora:4", "lora:RANK"),
-        ("adapter=lora:1000", "lora:RANK"),
-    ],
-)
-def test_a_wrong_adapter_is_refused_where_it_is_read(text: str, words: str) -> None:
-    with pytest.raises(TermsError, match=words):
-        RunConfig.parse({"backbone": f"resnet18 {text}"})
-
-
-def test_a_network_without_a_layer_to_adapt_is_refused() -> None:
-    task = over(read_backbone(f"own function={__name__}:small width=8 adapter=lora:2"), IMAGES)  # type: ignore[arg-type]
-    with pytest.raises(ModelError, match="no layer that an adapter of rank 2 can change"):
-        build_model("logreg", task, 0)
 
 
 # torchvision's own.
@@ -254,18 +210,3 @@ def check_message(task: Task, spec: str = "logreg") -> None:
 @pytest.mark.slow
 def test_resnet18_sends_adapters_and_head_alone(tmp_path: Path) -> None:
     check_message(torchvision_task("resnet18", tmp_path, (1, 8, 8)))
-
-
-@pytest.mark.slow
-def test_vit_b_16_sends_adapters_and_head_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of two of its twelve layers: 4 numbers a row of 9 weights are trained, and a head."""
-    vit = pytest.importorskip("torchvision").models.VisionTransformer
-    monkeypatch.setattr(
-        "torchvision.models.vit_b_16", lambda weights: vit(224, 16, 2, 12, 768, 3072)
-    )
-    task = torchvision_task("vit_b_16", tmp_path, (1, 28, 28))
-    check_message(task)
-    rows = 768 + 2 * (3 * 768 + 768 + 3072 + 768)
-    assert sum(a.size for a in layout_of("logreg", task).values()) == 4 * rows + 7690

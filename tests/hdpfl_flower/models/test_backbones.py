@@ -14,14 +14,13 @@ from torch import nn
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import load_dataset, task_for
-from hdpfl_flower.errors import DataError, HDPFLError, ModelError, TermsError
+from hdpfl_flower.errors import DataError, ModelError
 from hdpfl_flower.models.backbones import _network, over
 from hdpfl_flower.models.networks import import_torchvision
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.system.weight_files import add_weights, weight_file
 from hdpfl_flower.work.backbone import OwnBackbone, ResNet18, read_backbone
 from server_app.in_process.in_process_run import run_in_process
-from strategies.core.model_record import initial_arrays
 
 IMAGES = Task.classification((1, 8, 8), 10)
 WIDTH = 6
@@ -192,27 +191,6 @@ def test_what_is_no_function_of_a_record_is_refused(tmp_path: Path, text: str, w
         task.embed(np.zeros((0, 1, 8, 8), np.float32))
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("resnet19 weights=w.safetensors", "did you mean 'resnet18'"),
-        ("resnet18 wieghts=w.safetensors", "wieghts"),
-        ("own width=0", "width"),
-    ],
-)
-def test_a_wrong_line_is_refused_where_it_is_read(tmp_path: Path, text: str, words: str) -> None:
-    weights(tmp_path)
-    with pytest.raises(TermsError, match=words):
-        config_of(tmp_path, text)
-
-
-def test_groups_do_not_go_with_a_backbone(tmp_path: Path) -> None:
-    weights(tmp_path)
-    config = config_of(tmp_path, OWN, groups="rotation:2:1")
-    with pytest.raises(TermsError, match="leave one of them out"):
-        run_in_process(config, 3)
-
-
 class Runs:
     """A pickle that would run code."""
 
@@ -264,36 +242,3 @@ def test_torchvisions_own_files_are_read_with_their_heads(
     with torch.no_grad():
         expected = plain.eval()(torch.from_numpy(np.repeat(x, 3 // shape[0], axis=1)))
     assert np.allclose(found, expected.numpy(), atol=1e-4)
-
-
-@pytest.mark.parametrize("parts", ["all", "body"])
-def test_a_run_starts_from_the_file(tmp_path: Path, parts: str) -> None:
-    """A body under a new last layer is that of the seed; a new head may have another shape."""
-    before = run_in_process(config_of(tmp_path, "", rounds=1), 3)
-    file = before.folder / "model.safetensors"
-    more: dict[str, object] = {"start": str(file), "start-parts": parts, "run-id": "next"}
-    config = config_of(tmp_path, "", **more)
-    assert config.terms.start.startswith("sha256:")
-    found = initial_arrays(config.terms, 1)
-    drawn = initial_arrays(config.terms.updated(start=""), 1)
-    for index, (name, array) in enumerate(found.items()):
-        source = drawn if parts == "body" and index >= 2 else before.arrays
-        assert array.tobytes() == source[name].tobytes()
-    assert run_in_process(config, 3).rounds
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ({"model": "mlp:6"}, "has the shape"),
-        ({"model": "mlp:5:5"}, "lacks"),
-        ({"model": "logreg", "start-parts": "body"}, "is one layer"),
-    ],
-)
-def test_a_start_of_another_model_is_refused(
-    tmp_path: Path, more: dict[str, object], words: str
-) -> None:
-    before = run_in_process(config_of(tmp_path, "", rounds=1), 3)
-    start = {"start": str(before.folder / "model.safetensors"), "run-id": "next", **more}
-    with pytest.raises(HDPFLError, match=words):
-        run_in_process(config_of(tmp_path, "", **start), 3)

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from hdpfl_flower.measures import concordance as module
-from hdpfl_flower.measures.concordance import concordance, risk_of
+from hdpfl_flower.measures.concordance import concordance
 from hdpfl_flower.models import task as task_module
-from hdpfl_flower.models.evaluation import measures
 from hdpfl_flower.models.losses import output_gradient, record_losses, total_loss
 from hdpfl_flower.models.task import Task, survival_targets
 
@@ -76,18 +75,3 @@ def test_concordance_by_every_pair() -> None:
                     pairs += 1
                     right += 1.0 if risks[i] > risks[j] else 0.5 if risks[i] == risks[j] else 0.0
         assert concordance(risks, survival_targets(last, event)) == pytest.approx(right / pairs)
-
-
-def test_concordance_without_a_pair_is_missing() -> None:
-    censored = np.array([4, 6])
-    assert math.isnan(concordance(np.array([1.0, 2.0]), censored))
-    assert math.isnan(concordance(np.array([math.nan, 2.0]), np.array([1, 6])))
-    assert measures(TASK, np.zeros((2, 5), np.float32), censored).keys() == {"loss"}
-    found = measures(TASK, np.zeros((2, 5), np.float32), np.array([1, 6]))
-    assert found["concordance"] == 0.5
-
-
-def test_a_higher_hazard_is_a_higher_risk() -> None:
-    outputs = np.array([[0, 0], [1, 0], [0, 1], [1e9, 0]], np.float32)
-    assert np.argsort(risk_of(outputs)).tolist() == [0, 2, 1, 3]
-    assert risk_of(outputs)[-1] == 0

@@ -13,10 +13,6 @@ from hdpfl_flower.errors import ModelError
 from hdpfl_flower.models.networks import (
     arrays_of,
     build_model,
-    flatten,
-    import_torchvision,
-    is_user_code,
-    unflatten,
 )
 from hdpfl_flower.models.task import Task
 
@@ -44,10 +40,6 @@ def test_a_model_has_the_parameters_of_its_definition(
     assert size(spec, task) == parameters
     output = build_model(spec, task, 0)(torch.zeros(2, *task.input_shape))
     assert output.shape == (2, task.outputs)
-
-
-def test_resnet_takes_images_of_one_channel() -> None:
-    assert build_model("resnet18", MNIST, 0)(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
 
 
 def test_the_seed_alone_decides_and_torchs_own_generator_stays() -> None:
@@ -105,34 +97,3 @@ def test_layers_with_statistics_of_a_batch_are_refused(
     )
     with pytest.raises(ModelError, match=r"mixes the records of a batch.*use GroupNorm"):
         build_model(f"{__name__}:made", HEART, 0)
-
-
-@pytest.mark.parametrize("error", [ImportError, RuntimeError, AttributeError])
-def test_a_broken_torchvision_stops_only_what_needs_it(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A build for another torch fails with "operator torchvision::nms does not exist"."""
-
-    def broken(name: str) -> object:
-        raise error("operator torchvision::nms does not exist")
-
-    monkeypatch.setattr("hdpfl_flower.models.networks.importlib.import_module", broken)
-    with pytest.raises(ModelError, match="install the pair together: pip install"):
-        import_torchvision("models")
-    with pytest.raises(ModelError, match="install the pair together"):
-        build_model("resnet18", MNIST, 0)
-    assert size("cnn", MNIST) == 28_938
-
-
-def test_flat_and_back() -> None:
-    arrays = arrays_of(build_model("mlp:8", HEART, 1))
-    vector = flatten(arrays)
-    assert vector.dtype == np.float32
-    assert vector.shape == (size("mlp:8", HEART),)
-    for name, array in unflatten(vector, arrays).items():
-        np.testing.assert_array_equal(array, arrays[name])
-
-
-def test_a_width_is_no_users_code() -> None:
-    assert not any(map(is_user_code, ("mlp:32:16", "mlp:", "logreg")))
-    assert all(map(is_user_code, ("nets:build", "os:getcwd")))

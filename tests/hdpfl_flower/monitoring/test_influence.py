@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hdpfl_flower.errors import DataError
-from hdpfl_flower.monitoring.influence import Influence, influence_of
+from hdpfl_flower.monitoring.influence import influence_of
 
 
 def line(server_round: int, weights: dict[str, float], **facts: Any) -> dict[str, Any]:
@@ -39,18 +38,6 @@ def test_parts_are_the_coefficients_of_the_updates_in_the_model() -> None:
     assert solved.std() > 0.1 * solved.mean()
 
 
-def test_what_is_taken_back_counts_no_more() -> None:
-    rounds = [
-        line(1, {"a": 0.25, "b": 0.25, "liar": 0.5}),
-        line(2, {"a": 0.25, "b": 0.25, "liar": 0.5}),
-        line(3, {"a": 0.5, "b": 0.5}, **{"taken-back": {"liar": 0.75}}),
-    ]
-    assert influence_of(rounds).shares() == {"a": 0.4444444444444444, "b": 0.4444444444444444,
-                                             "liar": 0.1111111111111111}  # fmt: skip
-    rounds[2]["taken-back"] = {"liar": "inf"}
-    assert influence_of(rounds).shares() == {"a": 0.5, "b": 0.5, "liar": 0}
-
-
 def test_several_models_have_shares_of_their_own_and_the_first_ones_past() -> None:
     common = line(1, {"a": 0.75, "b": 0.25}, gauges={"cluster": [0, 0]}, **{"from-first": True})
     apart = {"gauges": {"cluster": [0.0, 1.0]}}
@@ -76,35 +63,3 @@ def test_more_than_half_of_at_least_three_decides(
 ) -> None:
     found = list(influence_of([line(1, weights)]).deciding())
     assert [(one.of, one.site) for one in found] == [("round", "a"), ("model", "a")] * decides
-
-
-def test_a_round_and_the_model_are_judged_apart_and_absent_sites_count() -> None:
-    found = Influence()
-    for server_round in range(1, 4):
-        found.add(line(server_round, {"a": 0.3, "b": 0.3, "c": 0.4}))
-    # Of three that were asked one alone was used: it decides the step, not yet the model.
-    alone = line(4, {"c": 1.0}, asked=["a", "b", "c"])
-    found.add(alone)
-    assert [(one.of, one.site) for one in found.deciding()] == [("round", "c"), ("model", "c")]
-    found.add(line(5, {}, asked=["a", "b", "c"]))
-    assert [one.of for one in found.deciding()] == ["model"]
-    assert influence_of([alone]).shares() == {"a": 0, "b": 0, "c": 1}
-
-
-def test_round_1_begins_anew_and_a_broken_round_adds_nothing() -> None:
-    found = influence_of([line(1, {"a": 1.0}), line(2, {"b": 1.0})])
-    for broken in ({"weights": [1.0, 2.0]}, {"weights": ["x"]}, {"weights": ["nan"]}):
-        with pytest.raises((TypeError, ValueError)):
-            found.add({**line(3, {"c": 1.0}), **broken})
-        with pytest.raises(DataError, match="damaged"):
-            influence_of([{**line(1, {"c": 1.0}), **broken}])
-    assert found.shares() == {"a": 0.5, "b": 0.5}
-    found.add(line(1, {"b": 1.0}))
-    assert found.shares() == {"b": 1.0}
-
-
-def test_a_thousand_equal_sites_decide_nothing() -> None:
-    weights = {str(i): 1 / 3 if i < 3 else 0.0 for i in range(1000)}
-    found = influence_of([line(t, weights) for t in range(1, 4)])
-    assert not list(found.deciding())
-    assert sum(found.shares().values()) == pytest.approx(1, rel=1e-12)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -42,20 +41,6 @@ def test_a_torn_last_line_is_passed_over_and_mended(tmp_path: Path, torn: str) -
     second.write("resumed")
     second.close()
     assert [event["event"] for event in read_journal(path)] == ["started", "resumed"]
-
-
-EVENT = {"event": "round", "format": 1}
-
-
-def test_lines_of_another_kind_are_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    path.write_text('3\n"text"\n{"no": "event"}\n\n' + json.dumps(EVENT) + "\n")
-    assert read_journal(path) == [EVENT]
-
-
-def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no journal at"):
-        read_journal(tmp_path / "journal.jsonl")
 
 
 ROUND = {"event": "round", "round": 1, "asked": ["a", "b"], "accepted": ["a"], "rejections": {},

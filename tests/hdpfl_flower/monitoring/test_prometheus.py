@@ -53,19 +53,6 @@ def test_only_series_of_its_own_place_are_shown(place: metrics.Place, shown: boo
     assert (b"weight" in text) != shown
 
 
-def test_times_are_told_and_a_series_stands_together() -> None:
-    values = [(0.5, 1.0), (0.25, 2.0)]
-    found = [
-        metrics.WEIGHT.reads(value * (1 + n), "r", str(n))._replace(at=at)
-        for value, at in values
-        for n in range(2)
-    ]
-    (family,) = parse_open(Exporter("coordinator", lambda: found).openmetrics().decode())
-    assert [(s.labels["site"], s.value, float(s.timestamp)) for s in family.samples] == [
-        ("0", 0.5, 1.0), ("0", 0.25, 2.0), ("1", 1.0, 1.0), ("1", 0.5, 2.0),
-    ]  # fmt: skip
-
-
 def test_it_answers_over_http_until_it_is_stopped() -> None:
     stop, at = serve(Exporter("coordinator", readings), Address("127.0.0.1", 0))
     try:
@@ -89,17 +76,6 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
     with pytest.raises(DeploymentError, match="cannot be written"):
         write_textfile(shown, tmp_path / "nowhere" / "site.prom", mode=0o640)
     assert [p.name for p in tmp_path.iterdir()] == ["site.prom"]
-
-
-def test_tls_needs_all_of_its_files(tmp_path: Path) -> None:
-    here = tmp_path / "a.pem"
-    here.write_text("")
-    assert not Address("127.0.0.1", 1).mutual
-    assert Address("127.0.0.1", 1, here, here, here).mutual
-    with pytest.raises(DeploymentError, match="--clients"):
-        _ = Address("127.0.0.1", 1, here, here).mutual
-    with pytest.raises(DeploymentError, match="--key"):
-        _ = Address("127.0.0.1", 1, here, tmp_path / "none", here).mutual
 
 
 @pytest.mark.parametrize(

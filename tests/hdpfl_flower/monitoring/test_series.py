@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hdpfl_flower.monitoring.series import SERIES, Series, series_at
+from hdpfl_flower.monitoring.series import SERIES, series_at
 
 BUDGET = ("epsilon", "delta", "multiplier", "releases", "requests", "entries")
 """Units that tell of a site's budget: its own exporter alone may have them."""
@@ -27,8 +27,3 @@ def test_every_series_has_one_place_and_no_budget_is_the_coordinators() -> None:
     assert all(series.labels[0] in ("run", "file") for series in ours)
     assert [series.name for series in ours if series.unit in BUDGET] == []
     assert {series.unit for series in sites} >= set(BUDGET)
-
-
-def test_a_reading_holds_its_labels_in_order() -> None:
-    series = Series("site", "x", "seconds", "X.", ("a", "b"))
-    assert series.reads(2, "1", "2") == (series, ("1", "2"), 2.0, None)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -16,8 +13,6 @@ from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.scenarios.groups import evaluate_models, parse_groups, seen_by
 
-ROOT = Path(__file__).parents[3]
-ORACLES = {"strategies/noise_aware/oracle.py", "strategies/multi_model/oracle_clusters.py"}
 IMAGES = Task.classification((1, 2, 2), 3)
 ONE = Records(np.array([[[[1, 2], [3, 4]]]], np.float32), np.array([2]))
 THESIS = ":3:6:6:6"
@@ -103,20 +98,6 @@ def test_every_record_is_at_one_site_as_its_group_sees_it(kind: str) -> None:
     assert sorted(rows) == sorted(keys(load_dataset("digits", "").train))
 
 
-def test_groups_of_sites_with_as_many_records_as_asked_for() -> None:
-    plain = RunConfig().updated(partition="iid:60", seed=3)
-    terms, rows = plain.updated(groups="rotation" + THESIS), []
-    for site in range(21):
-        records = simulated_records(terms, site, 21)[0]
-        before = simulated_records(plain, site, 21)[0]
-        turned = np.rot90(before.features, (site + 3) // 6, axes=(2, 3))
-        assert len(records) == 60
-        assert np.array_equal(records.features, turned)
-        rows += keys(before)
-    assert len(set(rows)) == len(rows) == 21 * 60
-    assert set(rows) <= set(keys(load_dataset("digits", "").train))
-
-
 @pytest.mark.parametrize(
     ("spec", "dataset", "words"),
     [
@@ -178,38 +159,3 @@ def test_the_test_weighs_groups_by_their_sites_and_names_the_smallest() -> None:
         for m in range(3)
     ]
     assert found["loss"] == pytest.approx(0.2 * lost[0] + 0.4 * lost[1] + 0.4 * lost[2], rel=1e-6)
-
-
-def test_all_groups_of_the_smallest_size_are_the_minority() -> None:
-    groups = parse_groups("label-shift:2:1:1", IMAGES)
-    assert groups is not None
-    assert groups.minority == (1, 2)
-
-
-def reads_the_truth(source: str) -> bool:
-    """Tell whether code looks at a run's groups of sites."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Attribute) and node.attr == "groups":
-            return True
-        if isinstance(node, ast.Constant) and node.value == "groups":
-            return True
-        if isinstance(node, ast.ImportFrom) and node.module == "hdpfl_flower.scenarios.groups":
-            return True
-    return False
-
-
-def test_no_strategy_but_an_oracle_reads_the_groups() -> None:
-    names = {str(path.relative_to(ROOT)) for path in (ROOT / "strategies").glob("*.py")}
-    assert {name for name in names if reads_the_truth((ROOT / name).read_text())} <= ORACLES
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "x = terms.groups",
-        "getattr(terms, 'groups')",
-        "from hdpfl_flower.scenarios.groups import x",
-    ],
-)
-def test_a_strategy_that_reads_the_groups_is_found(line: str) -> None:
-    assert reads_the_truth(line)

@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 from hdpfl_flower.data.datasets import Dataset, load_dataset
-from hdpfl_flower.models.evaluation import evaluate
-from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.scenarios.partitions import rows_of_sites, split
 from hdpfl_flower.scenarios.site_tests import own_tests
 
-CLASSES = Task.classification((2,), 3)
 LINE = Task.regression((1,))
 
 
@@ -63,26 +60,6 @@ def test_a_drawn_sites_test_has_the_sites_shares_of_the_classes(spec: str) -> No
     assert max(off) > 0.1, "the pooled test set is another one"
 
 
-def test_equal_shares_are_the_pooled_test() -> None:
-    data = load_dataset("digits", "")
-    assert data.test is not None
-    own = own_tests(data, [np.arange(len(data.train))], "iid")
-    rng = np.random.default_rng(1)
-    arrays: Arrays = {
-        "1.weight": rng.normal(size=(10, 64)).astype(np.float32),
-        "1.bias": np.zeros(10, np.float32),
-    }
-    outputs = data.test.features.reshape(len(data.test), -1) @ arrays["1.weight"].T
-    pooled = evaluate("logreg", data.task, arrays, data.test)
-    shares = np.bincount(data.test.targets, minlength=10) / len(data.test)
-    exactly = own_tests(data, [np.arange(len(data.train))], "iid")
-    object.__setattr__(exactly, "shares", shares[None])
-    found = exactly.of_site(0, exactly.measures(outputs, data.test.targets))
-    assert found["accuracy"] == pytest.approx(pooled["accuracy"])
-    assert found["loss"] == pytest.approx(pooled["loss"], rel=1e-5)
-    assert own.of_site(0, own.measures(outputs, data.test.targets)).keys() == found.keys()
-
-
 def test_a_regression_has_its_errors_and_r2_may_be_negative() -> None:
     targets, owners = np.array([0, 1, 5, 5], np.float32), np.array([0, 0, 1, 1])
     own = own_tests(dataset(LINE, targets, owners), [np.array([0, 1]), np.array([2, 3])], "natural")
@@ -92,16 +69,6 @@ def test_a_regression_has_its_errors_and_r2_may_be_negative() -> None:
     }  # fmt: skip
     assert own.of_site(1, measured) == {"loss": 4.5, "mse": 9.0, "mae": 3.0}, "nothing varies"
     assert own.of_constant(0)["mse"] == pytest.approx(0.25)
-
-
-def test_a_site_without_a_like_test_record_has_no_test() -> None:
-    train = Records(np.zeros((3, 2), np.float32), np.array([0, 1, 2]))
-    test = Records(np.zeros((2, 2), np.float32), np.array([0, 1]))
-    data = Dataset(CLASSES, train, test, None)
-    own = own_tests(data, [np.array([0, 1]), np.array([2])], "iid")
-    measured = own.measures(np.zeros((2, 3), np.float32), test.targets)
-    assert own.of_site(1, measured) == {}
-    assert own.of_site(0, measured)["accuracy"] == 0.5
 
 
 def test_no_record_of_a_test_is_trained_on() -> None:

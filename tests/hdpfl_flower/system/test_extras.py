@@ -21,7 +21,7 @@ from hdpfl_flower.models.networks import import_torchvision
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.monitoring.prometheus import Exporter
 from hdpfl_flower.scenarios.partitions import split
-from hdpfl_flower.system.extras import Extra, extra, is_installed
+from hdpfl_flower.system.extras import Extra, extra
 from server_app.plots import check_pictures, plot_curves, plot_run, why_no_picture
 
 ROOT = Path(__file__).parents[3]
@@ -65,11 +65,6 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
     assert len(text.splitlines()) == 1
 
 
-@pytest.mark.parametrize("use", ["splits", "curves", "exporter", "images", "resnet", "engine"])
-def test_with_its_library_the_same_use_works(use: str, tmp_path: Path) -> None:
-    USES[use][2](tmp_path)
-
-
 TRACKERS = ("tensorboard", "mlflow")
 """Of another program's hundred packages each; `all` leaves them out."""
 
@@ -84,11 +79,6 @@ def test_why_there_is_no_picture_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
     assert "hdpfl-flower[plots]" in why_no_picture()
-
-
-def test_what_is_installed_is_found_without_an_import() -> None:
-    assert is_installed("numpy")
-    assert not is_installed("no_such_library_anywhere")
 
 
 def test_the_extras_are_those_of_the_project() -> None:

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from client_app.commands import COMMANDS as SITES
 from client_app.commands import app as hdpfl_site
@@ -47,12 +46,6 @@ def test_help_and_version_import_no_command_and_nothing_heavy(
     assert not [name for name in found if name.startswith(f"{package}.commands.")]
 
 
-def test_a_command_imports_no_other() -> None:
-    found = imported("server_app", ["exporter", "--help"])
-    assert "server_app.commands.exporter" in found
-    assert not found & {"server_app.commands.compare", "server_app.commands.reproduce", "torch"}
-
-
 @pytest.mark.parametrize("package", LINES)
 def test_the_brief_help_is_the_first_paragraph_of_the_commands_own(package: str) -> None:
     app, table = LINES[package]
@@ -62,15 +55,3 @@ def test_the_brief_help_is_the_first_paragraph_of_the_commands_own(package: str)
         first = inspect.cleandoc(command.help or "").split("\n\n")[0]
         assert " ".join(first.split()) == table[name].brief, name
         assert command.name == name
-
-
-def test_an_unknown_command_is_refused_with_the_nearest() -> None:
-    found = CliRunner().invoke(hdpfl, ["comparee"])
-    assert found.exit_code == 2
-    assert "No such command 'comparee'. Did you mean 'compare'?" in " ".join(found.output.split())
-
-
-def test_a_command_is_loaded_once() -> None:
-    commands = typer.main.get_command(hdpfl).commands  # type: ignore[attr-defined]
-    assert commands["list"] is commands.get("list") is dict(commands.items())["list"]
-    assert commands.get("none", 5) == 5

@@ -53,8 +53,3 @@ def test_what_fails_is_logged_without_the_secret(
     send_notice(str(path), LOG, notice="run-failed")
     assert f"notify: no notice was sent to {path}" in caplog.text
     assert "secret" not in caplog.text
-
-
-def test_nobody_is_told_where_none_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    send_notice("", LOG, notice="run-failed")
-    assert caplog.text == ""

@@ -64,12 +64,6 @@ def test_a_busy_superlink_is_asked_again_and_nothing_else(
     assert link.post(path, params={"status": status}).status_code == ANSWERS[path, status]
 
 
-def test_an_object_that_was_stored_is_not_sent_again(link: httpx.Client) -> None:
-    ask_again()
-    done = link.post("/v1/fleet/push-object", params={"status": 200, "content": "\b\x01"})
-    assert done.status_code == 200
-
-
 def test_patience_ends_and_begins_anew(link: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     ask_again()
     path, busy = "/v1/fleet/get-run", {"status": 500}

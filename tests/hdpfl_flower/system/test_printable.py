@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hdpfl_flower.system.printable import LONGEST, OneLine, csv_text, printable, site_log
+from hdpfl_flower.system.printable import LONGEST, csv_text, printable, site_log
 
 TRICKS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\x00\x08\x1b\x7f\x9b\u202e\u2066\u200b\ufeff\xa0"
 """What ends a line for somebody, moves a cursor, turns text round, or cannot be seen."""
@@ -83,10 +83,6 @@ def test_a_flood_is_cut_and_counted() -> None:
     assert line.endswith(f"… ({10 * LONGEST} characters)")
     whole = record_of(lambda log: log.warning("%s", "a" * LONGEST)).getMessage()
     assert whole == "a" * LONGEST
-
-
-def test_the_log_has_the_filter_once() -> None:
-    assert sum(isinstance(each, OneLine) for each in (site_log(), site_log())[1].filters) == 1
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,3 @@ def test_a_wrong_option_is_named(tmp_path: Path, words: tuple[str, ...], message
     text = said(tmp_path, *SITES, *words)
     assert text.startswith(f"error: {message}")
     assert "0.77" not in text
-
-
-def test_a_run_config_must_say_what_is_learned(tmp_path: Path) -> None:
-    assert "'schema' for tables, or 'task'" in said(tmp_path, *SITES, run='dataset = "site"\n')

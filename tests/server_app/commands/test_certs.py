@@ -6,7 +6,6 @@ import socket
 import ssl
 import stat
 import threading
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,6 @@ from typer.testing import CliRunner
 from hdpfl_flower.errors import DeploymentError
 from server_app.certificates import hosts_of
 from server_app.commands import app
-
-FILES = {"ca.crt", "ca.key", "server.crt", "server.key", "sites"}
 
 
 def certs(*words: str) -> str:
@@ -40,11 +37,6 @@ def folder(tmp_path: Path) -> Path:
 
 def content(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def test_a_folder_holds_what_a_federation_needs(folder: Path) -> None:
-    assert {path.name for path in folder.iterdir()} == FILES
-    assert {path.name for path in (folder / "sites").iterdir()} == {"a", "a.pub", "b", "b.pub"}
 
 
 def test_private_files_are_for_their_owner_alone(folder: Path) -> None:
@@ -68,20 +60,6 @@ def test_site_keys_are_what_supernodes_and_their_registration_load(folder: Path)
     assert isinstance(public.curve, ec.SECP384R1)
     assert uses_nist_ec_curve(public)
     assert (folder / "sites" / "a").read_bytes() != (folder / "sites" / "b").read_bytes()
-
-
-def test_the_certificate_names_every_host_and_is_valid_now(folder: Path) -> None:
-    server = x509.load_pem_x509_certificate((folder / "server.crt").read_bytes())
-    ca = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
-    server.verify_directly_issued_by(ca)
-    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["localhost"]
-    assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
-    now = datetime.now(UTC)
-    assert (
-        server.not_valid_before_utc < now < now + timedelta(days=800) < server.not_valid_after_utc
-    )
-    assert not server.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 
 
 @pytest.mark.parametrize(
@@ -149,73 +127,6 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(
     assert content(folder) == before
 
 
-def test_a_first_call_without_a_host_says_what_to_add(tmp_path: Path) -> None:
-    with pytest.raises(DeploymentError, match="no '--host' is given; name every"):
-        certs(str(tmp_path / "new"), "--site", "a")
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize("host", ["", "a b", "host:80", "-x.example", "*.example", "ä.example"])
-def test_a_host_is_a_name_or_an_address(tmp_path: Path, host: str) -> None:
-    with pytest.raises(DeploymentError, match="neither a DNS name nor an IP address"):
-        certs(str(tmp_path / "new"), "--host", host)
-
-
-def test_a_part_of_a_set_is_not_completed_with_another_ca(folder: Path) -> None:
-    (folder / "server.key").unlink()
-    with pytest.raises(DeploymentError, match=r"holds a part of a set, without server\.key"):
-        certs(str(folder), "--site", "c")
-
-
-def test_a_damaged_certificate_is_one_clear_line(folder: Path) -> None:
-    (folder / "server.crt").write_text("no certificate")
-    with pytest.raises(DeploymentError, match="certificate is damaged"):
-        certs(str(folder), "--site", "c")
-
-
-def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DeploymentError, match="cannot be written: Not a directory"):
-        certs(str(tmp_path / "file" / "certs"), "--host", "localhost")
-
-
-def test_the_same_ca_signs_another_certificate_once_the_old_one_is_moved_away(
-    folder: Path, tmp_path: Path
-) -> None:
-    before = content(folder)
-    for name in ("server.crt", "server.key"):
-        (folder / name).rename(tmp_path / name)
-    with pytest.raises(DeploymentError, match="no '--host' is given"):
-        certs(str(folder))
-    said = certs(str(folder), "--host", "new.example")
-    after = content(folder)
-    changed = {name for name in after if after[name] != before[name]}
-    assert changed == {"server.crt", "server.key"}
-    assert "ca.key" not in said
-    server = x509.load_pem_x509_certificate(after["server.crt"])
-    server.verify_directly_issued_by(x509.load_pem_x509_certificate(after["ca.crt"]))
-    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["new.example"]
-    assert stat.S_IMODE((folder / "server.key").stat().st_mode) == 0o600
-    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
-        folder / "server.crt", folder / "server.key"
-    )
-
-
-def test_a_damaged_ca_signs_nothing(folder: Path) -> None:
-    for name in ("server.crt", "server.key"):
-        (folder / name).unlink()
-    (folder / "ca.key").write_text("no key")
-    with pytest.raises(DeploymentError, match=r"ca\.key is damaged"):
-        certs(str(folder), "--host", "localhost")
-
-
-def test_a_complete_folder_tells_until_when(folder: Path) -> None:
-    end = x509.load_pem_x509_certificate((folder / "server.crt").read_bytes()).not_valid_after_utc
-    assert abs(end - datetime.now(UTC) - timedelta(days=825)) < timedelta(days=2)
-    assert f"server.crt is valid until {end:%Y-%m-%d}" in certs(str(folder))
-
-
 def test_a_renewed_certificate_keeps_its_names_gets_another_and_keeps_the_authority(
     folder: Path,
 ) -> None:
@@ -231,11 +142,3 @@ def test_a_renewed_certificate_keeps_its_names_gets_another_and_keeps_the_author
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(before["ca.crt"]))
     certs(str(folder), "--renew")
     assert hosts_of((folder / "server.crt").read_bytes())[-1] == "flower.example.org"
-
-
-def test_nothing_is_renewed_without_the_authority(folder: Path) -> None:
-    (folder / "ca.key").unlink()
-    before = content(folder)
-    with pytest.raises(DeploymentError, match=r"holds no ca\.key; bring it back"):
-        certs(str(folder), "--renew")
-    assert content(folder) == before

@@ -55,17 +55,3 @@ def test_what_would_be_refused_is_named(run: Path, text: str, words: str) -> Non
     found = said(run, text, "--app", ROOT)
     assert found.startswith("error: ")
     assert words in found
-
-
-def test_a_projects_own_strategy_is_found_in_its_folder(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(
-        str(tmp_path / "elsewhere")
-    )  # undone at the end, what is added, too
-    (tmp_path / "checked_here.py").write_text(
-        "from strategies.averaging.fedavg import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n"
-    )
-    text = 'strategy = "checked_here:Mine"\n'
-    assert "there is no module 'checked_here'" in said(run, text)
-    assert said(run, text, "--app", tmp_path).startswith("ok ")

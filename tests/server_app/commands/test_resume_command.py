@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 import re
 import shlex
 from concurrent.futures import ThreadPoolExecutor
@@ -18,12 +16,12 @@ from flwr.supercore.utils import simulation_config_from_json
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import CheckpointError, TermsError
-from hdpfl_flower.monitoring.journal import Journal, read_journal
+from hdpfl_flower.errors import CheckpointError
+from hdpfl_flower.monitoring.journal import read_journal
 from server_app.app import run_or_resume
 from server_app.commands.resume import flower_command, resume
 from server_app.reports.run_page import command_of
-from server_app.run.resume import open_run, run_folder
+from server_app.run.resume import open_run
 from tests.federation import ScriptedGrid
 from tests.server_app.run.resuming import (
     Killed,
@@ -35,18 +33,7 @@ from tests.server_app.run.resuming import (
 APP = Path(__file__).parents[3]
 
 
-def test_ctrl_c_says_how_to_go_on(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    own = interrupted(folder)
-    assert f"the run can be resumed: hdpfl resume {own}" in caplog.text
-
-
 # --- hdpfl resume RUN SUPERLINK: tests/e2e/test_resume.py runs it to its good end -----------------
-
-
-def test_without_the_app_it_says_how_to_name_it(folder: Path) -> None:
-    own = interrupted(folder)
-    with pytest.raises(CheckpointError, match=f"no app in {folder}; .*--app"):
-        resume(str(own), "consortium", folder)
 
 
 def test_a_run_that_was_not_submitted_is_no_failed_run(
@@ -59,35 +46,6 @@ def test_a_run_that_was_not_submitted_is_no_failed_run(
         resume(str(own), "consortium", APP)
     assert "consortium" in "".join(capfd.readouterr())
     assert (own / "journal.jsonl").read_text() == before
-
-
-def test_a_run_that_goes_on_without_its_log_is_not_called_ended(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = interrupted(folder)
-    command = importlib.import_module("server_app.commands.resume")
-    monkeypatch.setattr(command, "flower_command", lambda *_: ["true"])
-    journal = Journal(own / "journal.jsonl")
-    assert journal.hold()
-    with pytest.raises(CheckpointError, match="the log broke off; the run continues"):
-        resume(str(own), "consortium", APP)
-    journal.close()
-    with pytest.raises(CheckpointError, match="has not come to its end"):
-        resume(str(own), "consortium", APP)
-
-
-def test_a_run_of_another_user_is_said(folder: Path) -> None:
-    own, root = interrupted(folder), os.geteuid() == 0
-    folder.chmod(0o700 if root else 0)
-    try:
-        if root:
-            os.seteuid(65534)
-        with pytest.raises(CheckpointError, match="cannot be read by this user"):
-            run_folder(str(own))
-    finally:
-        if root:
-            os.seteuid(0)
-        folder.chmod(0o700)
 
 
 # --- flwr run -c "resume-from=…" ----------------------------------------------------------------
@@ -113,23 +71,6 @@ class StopsIn(ScriptedGrid):
         if messages and wire.read_instructions(messages[0].content).server_round == self.at:
             raise Killed
         return super().send_and_receive(messages, timeout=timeout)
-
-
-def test_a_run_is_drawn_when_it_ends_and_when_it_is_interrupted(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[tuple[list[int], Path]] = []
-    monkeypatch.setattr(
-        "server_app.plots.plot_run",
-        lambda rounds, path: drawn.append(([event["round"] for event in rounds], path)),
-    )
-    sites = {str(i): noisy(i) for i in range(4)}
-    with pytest.raises(Killed):
-        run_or_resume(StopsIn(sites), config_of(folder))
-    resumed = {**RunConfig().as_config(), "resume-from": str(folder / "f")}
-    run_or_resume(ScriptedGrid(sites), resumed)
-    picture = folder / "f" / "run.png"
-    assert drawn == [([1, 2], picture), ([1, 2, 3, 4], picture)]
 
 
 @pytest.mark.usefixtures("no_picture")
@@ -172,11 +113,6 @@ def test_a_term_that_differs_is_refused_by_name(folder: Path, key: str, value: A
             ScriptedGrid(sites),
             config_of(folder, **{key: value, "resume-from": str(folder / "f")}),
         )
-
-
-def test_resume_from_is_a_text(folder: Path) -> None:
-    with pytest.raises(TermsError, match="'resume-from' must be a text"):
-        run_or_resume(ScriptedGrid({}), {"resume-from": 3})
 
 
 class Deployed(StopsIn):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.monitoring.journal import Event, read_journal
 from server_app.in_process.comparison import RunJob, compare, jobs_of
 from server_app.in_process.finished_runs import (
-    FINISHED,
     folder_of,
-    read_finished,
     run_anew,
     run_or_resume,
 )
@@ -104,13 +101,6 @@ def test_a_crash_while_a_sites_ledger_is_made_leaves_no_trace(
     assert found(todo, run_or_resume) == whole
 
 
-def test_personal_measures_are_those_of_the_first_call(tmp_path: Path) -> None:
-    todo = jobs(tmp_path, "records", "local")
-    whole = found(todo, run_or_resume)
-    assert whole["local", 3][-1][2] is not None
-    assert found(todo, run_or_resume) == whole
-
-
 def test_what_broke_off_without_a_checkpoint_is_run_again(tmp_path: Path) -> None:
     todo = jobs(tmp_path / "killed", "records", "fedavg", "mmse")
     whole = found(jobs(tmp_path / "whole", "records", "fedavg", "mmse"), run_anew)
@@ -120,15 +110,6 @@ def test_what_broke_off_without_a_checkpoint_is_run_again(tmp_path: Path) -> Non
     assert found(todo, run_or_resume) == whole
     assert (folder_of(todo[0]) / "journal.jsonl").read_bytes() == first
     assert times_resumed(todo[1]) == 0
-
-
-def test_a_run_begun_anew_is_not_finished_before_its_end(tmp_path: Path) -> None:
-    (job,) = jobs(tmp_path, "records", "fedavg")
-    run_anew(job, lambda: None)
-    assert read_finished(folder_of(job)) is not None
-    with pytest.raises(Killed):
-        run_anew(job, killed_at(ROUNDS))  # as many rounds in the journal as were finished
-    assert not (folder_of(job) / FINISHED).exists()
 
 
 def test_a_run_begun_anew_is_not_resumed_where_an_earlier_one_was(tmp_path: Path) -> None:
@@ -142,22 +123,6 @@ def test_a_run_begun_anew_is_not_resumed_where_an_earlier_one_was(tmp_path: Path
     except CheckpointError as error:
         pytest.fail(f"the earlier run's checkpoint is read: {error}")
     assert times_resumed(todo[0]) == 0
-
-
-def test_what_cannot_be_removed_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ledgers that stay would answer for the new run."""
-    (job,) = jobs(tmp_path, "records", "fedavg")
-    with pytest.raises(Killed):
-        run_anew(job, killed_at(1))
-
-    def refused(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(shutil, "rmtree", refused)
-    with pytest.raises(CheckpointError, match="cannot be removed: Permission denied"):
-        run_or_resume(job, lambda: None)
 
 
 def test_a_run_of_another_process_is_left_alone(tmp_path: Path) -> None:

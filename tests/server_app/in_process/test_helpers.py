@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 import pytest
 
@@ -66,14 +65,6 @@ def test_what_fails_elsewhere_fails_here(monkeypatch: pytest.MonkeyPatch) -> Non
     here = [RunJob(job.config.updated(run_id=str(os.getpid())), 2) for job in JOBS]
     with pytest.raises(TermsError, match="this job cannot run"):
         list(compare(here, 2, lambda: None, fail_there))
-
-
-def test_nothing_is_left_after_a_job_that_fails_here(tmp_path: Path) -> None:
-    def refuse(_: RunJob, __: OnRound) -> list[Event]:
-        raise TermsError("this job cannot run")
-
-    with pytest.raises(TermsError):
-        list(compare(JOBS, 2, lambda: None, refuse))
 
 
 def waits_for_its_first(make):  # type: ignore[no-untyped-def]

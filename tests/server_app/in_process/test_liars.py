@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import TermsError
 from hdpfl_flower.scenarios.attacks import Attack
 from server_app.in_process.grid import LocalGrid
 from server_app.in_process.in_process_run import run_in_process
@@ -61,12 +60,6 @@ def test_liars_reverse_their_own_update_and_the_others_send_theirs(
         np.testing.assert_allclose(weights.sum(0), 0, atol=1e-5)  # no noise in the silent sums
 
 
-def test_colluders_send_what_the_first_of_them_would(tmp_path: Path) -> None:
-    attack = Attack("minus-5+same", LIARS)
-    found = uploads(AttackGrid(SITES, attack=attack), tmp_path)
-    np.testing.assert_array_equal(found["3"], found["7"])
-
-
 def test_a_run_with_liars_refuses_them_and_says_why(tmp_path: Path) -> None:
     for name, reason, first in (("zero", ZEROS, 1), ("repeated", REPEATS, 2)):
         terms = terms_of(tmp_path / name, guard="none")
@@ -74,30 +67,6 @@ def test_a_run_with_liars_refuses_them_and_says_why(tmp_path: Path) -> None:
         for event in result.rounds:
             expected = {"3": reason, "7": reason} if event["round"] >= first else {}
             assert event["rejected"] == expected
-
-
-def test_an_overstated_epsilon_buys_weight_where_epsilon_is_trusted(tmp_path: Path) -> None:
-    terms = terms_of(tmp_path, strategy="weiavg", rounds=1, epsilons="1")
-    result = run_in_process(terms, SITES, attack=Attack("overstated-epsilon", (3,)))
-    assert result.rounds[0]["weights"][3] == pytest.approx(20 / 29)
-    terms = terms_of(tmp_path / "q", strategy="weiavg", rounds=1, epsilons="1")
-    quiet = run_in_process(terms, SITES, attack=Attack("sign-flip+quiet", (3,)))
-    assert quiet.rounds[0]["weights"][3] == result.rounds[0]["weights"][3]
-    terms = terms_of(tmp_path / "c", strategy="weiavg", rounds=1, epsilons="1", guard="cap")
-    result = run_in_process(terms, SITES, attack=Attack("overstated-epsilon", (3,)))
-    assert result.rounds[0]["weights"][3] == pytest.approx(0.3)
-
-
-def test_a_liar_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(TermsError, match="takes no part"):
-        run_in_process(terms_of(tmp_path), SITES, attack=Attack("zero", (SITES,)))
-
-
-def test_an_attack_is_not_resumable(tmp_path: Path) -> None:
-    """What its sites remember from round 1 is in no checkpoint: a resumed one would be another."""
-    with pytest.raises(TermsError, match="cannot be resumed"):
-        run_in_process(terms_of(tmp_path), SITES, attack=Attack("minus-5", LIARS), resumable=True)
-    assert not (tmp_path / "r").exists()
 
 
 def test_a_poisoned_site_trains_on_changed_labels_under_its_own_noise(
@@ -126,15 +95,3 @@ def test_colluders_use_the_mean_of_what_they_computed(
     for site in map(str, LIARS):
         noise = honest[site] + clean[site]
         np.testing.assert_allclose(found[site], noise - mean / 5, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("dataset", "name", "words"),
-    [("heart", "7-to-1", "needs a class 7"), ("school", "label-flip", "needs classes")],
-)
-def test_a_poison_needs_the_classes_that_it_changes(
-    tmp_path: Path, dataset: str, name: str, words: str
-) -> None:
-    config = terms_of(tmp_path, dataset=dataset)
-    with pytest.raises(TermsError, match=words):
-        AttackGrid(SITES, attack=Attack(name, LIARS), config=config)

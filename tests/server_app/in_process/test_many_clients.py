@@ -5,7 +5,6 @@ Scaled down to 300 clients and ten a round. Nothing here measures a time.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +16,6 @@ import pytest
 from client_app.site import simulated
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.monitoring import influence
-from hdpfl_flower.monitoring.journal import Event, read_journal
 from hdpfl_flower.privacy import accounting
 from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import RunResult
@@ -79,50 +76,3 @@ def test_only_sampled_clients_are_planned_and_built(tmp_path: Path, done: Counte
     config = RunConfig.parse({"partition": "iid:4"})
     taken = simulated._parts(*simulated._source_of(config, CLIENTS))._taken
     assert {str(one) for one in taken} == sampled
-
-
-def test_a_second_run_plans_nobody_again(tmp_path: Path, done: Counter[str]) -> None:
-    run_of(tmp_path / "one")
-    done.clear()
-    run_of(tmp_path / "two", strategy="fedavg")
-    assert done["plans"] == 0
-
-
-def test_no_site_makes_a_plan_where_the_server_adds_the_noise(
-    tmp_path: Path, done: Counter[str]
-) -> None:
-    result = run_of(tmp_path, strategy="dp-fedavg", noise="server")
-    assert len(result.rounds) == ROUNDS
-    assert done["plans"] <= 1  # the server's own noise
-    assert done["profiles"] <= CLIENTS
-
-
-def test_a_strategy_that_reads_the_noise_has_everybodys(tmp_path: Path, done: Counter[str]) -> None:
-    result = run_of(tmp_path, 80, strategy="oracle", rounds=1)
-    assert done["plans"] == 80
-    assert len(result.rounds[0]["gauges"]["noise_std"]) == ASKED
-
-
-def test_a_rounds_line_does_not_grow_with_the_clients(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(influence, "MOST_SHARES", 12)
-    few, many = (rounds_of(tmp_path / str(n), n) for n in (30, CLIENTS))
-    longest = max(len(json.dumps(event)) for event in few)
-    assert max(len(json.dumps(event)) for event in many) < 1.1 * longest
-    shares = many[-1]["shares"][0]
-    assert len(shares) == 12
-    whole = influence.influence_of(many).shares()
-    assert len(whole) > 12
-    assert shares == {one: round(whole[one], 6) for one in shares}
-    assert (
-        min(shares.values()) >= max(part for one, part in whole.items() if one not in shares) - 1e-6
-    )
-
-
-def rounds_of(folder: Path, clients: int) -> list[Event]:
-    """Return the rounds of a run without plans."""
-    run_of(folder, clients, epsilons="inf")
-    events = read_journal(folder / "many" / "journal.jsonl")
-    assert len(events) < ROUNDS + 8
-    return [event for event in events if event["event"] == "round"]

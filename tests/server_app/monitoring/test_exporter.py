@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import sys
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 
 from client_app.site.simulated import draw_profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring import series as metrics
-from hdpfl_flower.monitoring.journal import Journal, read_journal
+from hdpfl_flower.monitoring.journal import Journal
 from hdpfl_flower.monitoring.prometheus import Exporter
 from hdpfl_flower.monitoring.rejection import Rejection
 from hdpfl_flower.monitoring.series import Reading
-from server_app import certificates
-from server_app.commands import main
 from server_app.in_process.in_process_run import run_in_process
-from server_app.monitoring.exporter import RunFollower, history, readings_of_files
+from server_app.monitoring.exporter import RunFollower, history
 from server_app.monitoring.run_series import MAX_SITES, tally
-
-Hdpfl = Callable[..., tuple[int, str, str]]
 
 TERMS = RunConfig.parse({"rounds": 3, "round-timeout": 60.0})
 ROUND: dict[str, Any] = {
@@ -122,27 +114,6 @@ def test_a_run_in_progress_is_followed_and_a_half_written_line_waits(tmp_path: P
     assert found["run_active_bool",] == 0
 
 
-def test_what_is_found_of_clusters_once_stays(tmp_path: Path) -> None:
-    """R-DPCFL tells how they separate in round 1 alone; who misses a round keeps its own."""
-    later = {**ROUND, "round": 2, "accepted": ["b"], "weights": [1.0], "norms": [1.0]}
-    write(tmp_path / "r", ROUND, {**later, "gauges": {"cluster": [0.0]}})
-    found = values(RunFollower(tmp_path).readings())
-    assert (found["clustering_mss_score",], found["clustering_last_soft_round",]) == (0.8, 4)
-    assert (found["site_cluster_index", "a"], found["site_cluster_index", "b"]) == (0, 0)
-    assert found["site_cluster_confidence_ratio", "b"] == 0.6
-    assert not any(("site_" + name, "a") in found for name in ("weight_ratio", "noise_std"))
-
-
-def test_a_line_torn_by_a_crash_is_passed_over(tmp_path: Path) -> None:
-    path = write(tmp_path / "r", ROUND)
-    with path.open("ab") as file:
-        file.write(b'{"event": "round", "at": "20\xff')
-    assert values(RunFollower(tmp_path).readings())["run_finished_rounds",] == 1
-    write(tmp_path / "r", {**ROUND, "round": 2}, ended="completed")  # a resume mends the line
-    found = values(RunFollower(tmp_path).readings())
-    assert (found["run_finished_rounds",], found["run_unreadable_events",]) == (2, 0)
-
-
 LEAST = {key: ROUND[key] for key in ("round", "asked", "accepted", "rejections", "metrics")}
 
 
@@ -168,29 +139,6 @@ def test_damaged_rounds_hide_no_other_run(
     assert not odd or odd["run_unreadable_events",] == unreadable
 
 
-def test_shares_of_the_model_are_of_all_rounds_and_of_none_where_one_cannot_be_read(
-    tmp_path: Path,
-) -> None:
-    plain = {**ROUND, "gauges": {}}
-    rounds = [plain, {**plain, "round": 2, "weights": [0.25, 0.75], "scale": 2.0}]
-    write(tmp_path / "r", *rounds)
-    write(tmp_path / "odd", {**plain, "gauges": [1]}, rounds[1])
-    readings = list(RunFollower(tmp_path).readings())
-    name = "site_model_share_ratio"
-    found = {key: value for key, value in values(readings).items() if key[0] == name}
-    assert found == {(name, "0", "a"): 1.25 / 3, (name, "0", "b"): 1.75 / 3, (name, "0", "c"): 0}
-    assert not any(key[0] == name for key in values(readings, "odd"))
-
-
-def test_the_newest_runs_are_shown(tmp_path: Path) -> None:
-    for number in range(23):
-        path = write(tmp_path / f"run-{number:02}", ROUND)
-        os.utime(path, (number, number))
-    shown = {reading.labels[0] for reading in RunFollower(tmp_path).readings()}
-    assert shown == {f"run-{number:02}" for number in range(3, 23)}
-    assert list(RunFollower(tmp_path / "none").readings()) == []
-
-
 def test_many_sites_get_no_series_of_their_own() -> None:
     sites = [str(number) for number in range(MAX_SITES + 1)]
     facts = {"round": 1, "asked": sites, "accepted": sites, "rejections": {}, "metrics": {},
@@ -199,16 +147,6 @@ def test_many_sites_get_no_series_of_their_own() -> None:
     found = values(tally("r", [event]).readings())
     assert found["round_effective_sites",] == pytest.approx(len(sites))
     assert not any(key[0].startswith("site_") for key in found)
-
-
-def test_clients_count_alike_whatever_the_number_of_models() -> None:
-    """Where there are several models, the weights of each sum to 1."""
-    sites = ["a", "b", "c", "d", "e", "f"]
-    facts = {"round": 1, "asked": sites, "accepted": sites, "rejections": {}, "metrics": {},
-             "weights": [1 / 3] * 6}  # fmt: skip
-    event = {"event": "round", "at": "2026-11-22T03:00:00+00:00", **facts}
-    found = values(tally("r", [event]).readings())
-    assert found["round_effective_sites",] == pytest.approx(6)
 
 
 @pytest.mark.parametrize("code", Rejection)
@@ -221,22 +159,6 @@ def test_a_rejection_is_counted_by_its_code_whatever_its_words(code: Rejection) 
     assert counts == {**dict.fromkeys(Rejection, 0), code: 1}
     bad = code in (Rejection.GUARD, Rejection.MALFORMED)
     assert found["site_bad_updates_total", "c"] == bad
-
-
-def test_history_has_every_round_at_its_time(tmp_path: Path) -> None:
-    path = write(tmp_path / "r", ROUND, {**ROUND, "round": 2, "weights": [0.5, 0.5]})
-    events = read_journal(path)[:-1]  # without the final measures
-    for number, event in enumerate(events):
-        event["at"] = f"2026-11-22T03:00:0{number}.5+00:00"
-    path.write_text("".join(json.dumps(event) + "\n" for event in events))
-    text = Exporter("coordinator", lambda: history(path)).openmetrics().decode()
-    families = {family.name: family.samples for family in parse_open(text)}
-    weights = [
-        (float(s.timestamp) % 60, s.value)
-        for s in families["hdpfl_site_weight_ratio"]
-        if s.labels["site"] == "a"
-    ]
-    assert weights == [(1.5, 0.75), (2.5, 0.5)]
 
 
 # --- what must not be shown -----------------------------------------------------------------------
@@ -295,45 +217,6 @@ def test_norms_are_those_of_the_updates_unless_they_have_no_noise_yet(tmp_path: 
 # --- the commands ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def hdpfl(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Hdpfl:
-    """Call ``hdpfl`` with its home in ``tmp_path``; gives exit status, output and errors."""
-    monkeypatch.setenv("HDPFL_HOME", str(tmp_path))
-
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["hdpfl", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return int(end.value.code or 0), *capsys.readouterr()
-
-    return call
-
-
-def test_textfile_and_history_write_what_is_shown(tmp_path: Path, hdpfl: Hdpfl) -> None:
-    write(tmp_path / "runs" / "r", ROUND, ended="completed")
-    assert hdpfl("exporter", "--textfile", tmp_path / "hdpfl.prom") == (0, "", "")
-    assert 'run="r"' in (tmp_path / "hdpfl.prom").read_text()
-    for run in ("r", tmp_path / "runs" / "r"):
-        status, said, _ = hdpfl("exporter", "--history", run)
-        assert status == 0
-        assert len(list(parse_open(said))) == sum(
-            "run" in each.labels for each in metrics.series_at("coordinator")
-        )
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [(["exporter", "--runs-dir", "/nowhere"], "--runs-dir"),
-     (["exporter", "--history", "no-such-run"], "no journal at")],
-)  # fmt: skip
-def test_what_is_wrong_is_one_line(hdpfl: Hdpfl, words: list[str], line: str) -> None:
-    status, _, said = hdpfl(*words)
-    assert (status, said.count("\n")) == (1, 1)
-    assert line in said
-
-
 def test_sites_that_go_and_come_back_and_how_a_run_ends() -> None:
     at = {"at": "2026-01-01T00:00:00+00:00"}
     started = {"event": "run-started", "terms": TERMS.as_config(), **at}
@@ -358,28 +241,3 @@ def test_sites_that_go_and_come_back_and_how_a_run_ends() -> None:
     assert found["site_absent_rounds_total", "a"] == 1
     assert found["run_pending_sites",] == 0
     assert found["run_ended_bool", "interrupted"] == 1
-
-
-def test_who_is_late_is_counted_by_name() -> None:
-    at = {"event": "round", "at": "2026-01-01T00:00:00+00:00"}
-    late = {**ROUND, "rejected": {"c": "no reply in time"}, "rejections": {"c": "late"}, **at}
-    found = values(tally("r", [late, {**late, "round": 2}]).readings())
-    assert {name: found["site_late_rounds_total", name] for name in "abc"} == {
-        "a": 0,
-        "b": 0,
-        "c": 2,
-    }
-    assert found["site_bad_updates_total", "c"] == 0
-
-
-def test_files_that_are_watched_show_their_size_their_end_and_their_disk(tmp_path: Path) -> None:
-    made = certificates.make_authority(["localhost"])
-    (tmp_path / "ca.crt").write_bytes(made.ca.public)
-    (tmp_path / "state.db").write_bytes(b"x" * 77)
-    paths = [tmp_path, tmp_path / "ca.crt", tmp_path / "state.db", tmp_path / "gone"]
-    found = {(r.series, Path(r.labels[0]).name): r.value for r in readings_of_files(paths)}
-    assert found[metrics.FILE_SIZE, "state.db"] == 77
-    assert found[metrics.CERTIFICATE_END, "ca.crt"] > time.time()
-    free = {name for series, name in found if series is metrics.FILE_FREE}
-    assert free == {tmp_path.name, "ca.crt", "state.db"}
-    assert (metrics.CERTIFICATE_END, "state.db") not in found

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from hdpfl_flower.errors import InstallationError
 from hdpfl_flower.monitoring.journal import read_journal
-from server_app.commands import app
 from server_app.monitoring.tracking import series_of, store_in, terms_of, to_mlflow, to_tensorboard
 
 AT = "2026-01-02T03:04:05.000+00:00"
@@ -66,16 +62,3 @@ def test_mlflow_reads_every_round(run: Path, tmp_path: Path) -> None:
     assert found.data.params == {"rounds": "2", "model": "x"}
     history = client.get_metric_history(found.info.run_id, "accuracy")
     assert [(m.step, m.value) for m in history] == [(1, 0.25), (2, 0.5)]
-
-
-@pytest.mark.parametrize("tracker", ["tensorboard", "mlflow"])
-def test_a_tracker_that_is_not_installed_is_one_line(
-    tracker: str, run: Path, tmp_path: Path
-) -> None:
-    if find_spec(tracker):
-        pytest.skip(f"{tracker} is installed")
-    done = CliRunner().invoke(app, ["report", str(run), f"--{tracker}", str(tmp_path / "x")])
-    assert isinstance(done.exception, InstallationError)
-    assert str(done.exception).endswith(f"run: pip install 'hdpfl-flower[{tracker}]'")
-    assert not (tmp_path / "x").exists()
-    assert not (run / "report.html").exists()

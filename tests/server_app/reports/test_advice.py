@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.privacy.plan import make_plan
@@ -19,7 +18,6 @@ from server_app.reports.advice import (
     asked_setting,
     helps,
     propose,
-    spread,
 )
 from tests.hdpfl_flower.ledger.plans import profile
 
@@ -81,28 +79,6 @@ def test_what_helps_is_ranked_by_its_ratio() -> None:
     wide = helps(replace(proposal, size=7850), Task.classification((784,), 10))
     assert wide[0].what.startswith("64 public features")
     assert wide[0].gain == pytest.approx(math.sqrt(7850 / 650))
-
-
-def test_nothing_helps_a_run_without_noise() -> None:
-    setting = asked("inf")
-    assert math.isinf(setting.of_run)
-    assert helps(setting, TASK) == []
-    assert task_for(TERMS) == TASK
-
-
-@pytest.mark.parametrize("text", ["", "0", "-1", "a", "1×0", "1×5", "1×2×2", "nan", "1,,2"])
-def test_a_wrong_number_is_refused_by_its_option(text: str) -> None:
-    with pytest.raises(TermsError, match="--epsilons: write positive numbers"):
-        spread(text, 4, "--epsilons")
-
-
-def test_numbers_are_one_for_each_site() -> None:
-    assert spread("3x2, 4", 3, "--records", whole=True) == (3, 3, 4)
-    with pytest.raises(TermsError, match="--records: write positive whole numbers"):
-        spread("2.5", 3, "--records", whole=True)
-    with pytest.raises(TermsError, match="--records: the numbers are not one for each") as error:
-        spread("712,3", 3, "--records", whole=True)
-    assert "712" not in str(error.value)
 
 
 @pytest.mark.parametrize(

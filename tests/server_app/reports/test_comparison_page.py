@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,9 @@ from typing import Any
 import pytest
 
 from hdpfl_flower.errors import DataError
-from server_app.commands.report import report
 from server_app.reports.comparison_page import make_comparison_report
 from server_app.run.final_measures import folder_name
 from server_app.run.resume import defaults
-
-PNG = b"\x89PNG not really"
 
 
 def written(folder: Path, **changes: Any) -> Path:
@@ -41,34 +37,10 @@ def test_each_strategy_has_its_last_values_and_no_column_is_empty(tmp_path: Path
     assert "<th>loss</th>" not in page
 
 
-def test_the_picture_is_in_the_page_where_there_is_one(tmp_path: Path) -> None:
-    assert "<img" not in make_comparison_report(written(tmp_path))
-    (tmp_path / "comparison.png").write_bytes(PNG)
-    assert base64.b64encode(PNG).decode() in make_comparison_report(tmp_path)
-
-
-def test_defaults_are_folded(tmp_path: Path) -> None:
-    said, usual = make_comparison_report(written(tmp_path)).split("<summary>Defaults</summary>")
-    assert "<details open><summary>Not the default</summary>" in said
-    assert "<code>rounds</code></td><td>3</td>" in said
-    assert "<code>clip-norm</code>" in usual and "<code>clip-norm</code>" not in said
-
-
 @pytest.mark.parametrize("wrong", [{"results": None}, {"terms": {}}, {"results": {"a": {}}}])
 def test_a_damaged_comparison_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=r"comparison\.json is damaged.*finished runs are kept"):
         make_comparison_report(written(tmp_path, **wrong))
-
-
-def test_a_comparison_without_a_finished_run_is_no_empty_page(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"has finished no run.*the same --out"):
-        report(str(written(tmp_path, results={})))
-    assert not (tmp_path / "report.html").exists()
-
-
-def test_the_command_takes_the_folder(tmp_path: Path) -> None:
-    report(str(written(tmp_path)))
-    assert "Comparison of 2 strategies" in (tmp_path / "report.html").read_text()
 
 
 def test_the_final_measures_are_in_the_page(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from hdpfl_flower.monitoring.journal import read_journal
 from server_app.commands.compare import _write_csv
 from server_app.in_process.comparison import Comparison
 from server_app.in_process.in_process_run import run_in_process
-from server_app.reports.comparison_tables import final_table, unmeasured_lines
+from server_app.reports.comparison_tables import final_table
 from server_app.reports.run_page import make_report
 from server_app.run.federated_measures import FEDERATED, facts_of
 from server_app.run.final_measures import EVENT
@@ -107,32 +107,6 @@ def test_without_noise_it_is_exact_and_every_site_released_it_once(tmp_path: Pat
             assert not any(one.failures for one in check_entries(entries))
 
 
-def test_a_run_without_the_term_asks_for_nothing(tmp_path: Path) -> None:
-    result = run_in_process(config_of(tmp_path, after=""), SITES)
-    assert result.federated == {}
-    assert FEDERATED not in (tmp_path / "r" / "journal.jsonl").read_text()
-    assert "hold out</h2>" not in make_report(tmp_path / "r")
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"strategy": "mmse"},
-        {"strategy": "ifca", "ifca.clusters": 2},
-        {"strategy": "fedavg", "average": "tail"},
-        {"strategy": "ditto"},
-        {"strategy": "fedpi"},
-        {"strategy": "scaffold"},
-    ],
-    ids=lambda more: "-".join(map(str, more.values())),
-)
-def test_it_goes_with_other_rules(tmp_path: Path, more: dict[str, Any]) -> None:
-    config = config_of(tmp_path, epsilons="inf", rounds=2, **more)
-    found = run_in_process(config, SITES).federated
-    assert found["sites"] == SITES
-    assert 0.4 < found["measures"]["auroc"]["value"] < 1
-
-
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -177,19 +151,3 @@ def test_a_histogram_that_cannot_be_one_is_rejected(cells: np.ndarray) -> None:
     good["more"] = good["scores"]
     with pytest.raises(wire.WireError, match="unexpected keys"):
         read_scores(_Reply(good))  # type: ignore[arg-type]
-
-
-def test_sites_without_a_histogram_are_named_and_nobody_is_no_measure(tmp_path: Path) -> None:
-    found = facts_of(np.zeros((0, CELLS)), {"a": "declined", "b": "no reply in time"})
-    assert found["measures"] == {}
-    assert set(found["missing"].values()) == {"no site sent its histogram of scores"}
-    folder = tmp_path / "r"
-    folder.mkdir()
-    (folder / "result.json").write_text(json.dumps({FEDERATED: found}))
-    compared = Comparison(config_of(tmp_path), SITES, {("fedavg", 1): []})
-    lines = list(unmeasured_lines(compared, {("fedavg", 1): folder}))
-    assert lines[0] == (
-        "fedavg, seed 1: without a histogram of scores: a (declined), b (no reply in time)"
-    )
-    assert "no AUROC, Brier score" in lines[1]
-    assert final_table(compared, {("fedavg", 1): folder}, FEDERATED) is None

@@ -13,11 +13,9 @@ from flwr.app import Error
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.monitoring.journal import read_journal
 from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import RunResult, run
-from strategies import make_strategy
 from tests.federation import ScriptedGrid, sends
 
 SIZE = 650
@@ -96,67 +94,6 @@ def test_a_site_that_comes_back_with_another_level_is_in_the_journal(tmp_path: P
     assert not {("c", wire.TRAIN, 2), ("c", wire.TRAIN, 3)} & set(grid.asked)
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("second", "kept pull=-1", "'pull' must be greater"),
-        ("second", "kept pull=11", "their product is above 1"),
-        ("fedhdp.level-ratio", "1.5", "'fedhdp.level-ratio' is '1.5'"),
-        ("fedhdp.level-ratio", "-0.1", "'fedhdp.level-ratio' is '-0.1'"),
-        ("fedhdp.levels", "0,1", "'fedhdp.levels' is '0,1'"),
-    ],
-)
-def test_what_is_wrong_with_the_terms_is_said_before_anybody_is_asked(
-    tmp_path: Path, key: str, value: object, words: str
-) -> None:
-    grid = scripted({"a": 2.0, "b": math.inf})
-    with pytest.raises(TermsError, match=words):
-        run(grid, terms_of(tmp_path, **{key: value}))
-    assert grid.asked == []
-
-
-@pytest.mark.parametrize("quantile", [0.0, 1.0, -0.5, math.nan])
-def test_a_quantile_is_between_0_and_1(tmp_path: Path, quantile: float) -> None:
-    with pytest.raises(TermsError, match=r"'fedhdp\.clip-quantile' must be"):
-        make_strategy(terms_of(tmp_path, **{"fedhdp.clip-quantile": quantile}))
-
-
-@pytest.mark.usefixtures("guessed_noise")
-@pytest.mark.parametrize("noise", ["records", "client", "server"])
-@pytest.mark.parametrize("epsilons", ["inf", "inf,2,2"])
-def test_levels_of_one_site_or_none_end_their_run(
-    tmp_path: Path, noise: str, epsilons: str
-) -> None:
-    result = run_in_process(terms_of(tmp_path, noise=noise, epsilons=epsilons, rounds=2), 3)
-    out = [str(i) for i, text in enumerate((epsilons.split(",") * 3)[:3]) if text == "inf"]
-    assert result.privacy["no privacy"] == out
-    assert [len(event["accepted"]) for event in result.rounds] == [3, 3]
-    assert all(np.isfinite(array).all() for array in result.arrays.values())
-
-
-def test_a_run_that_every_site_declines_says_so(tmp_path: Path) -> None:
-    grid = scripted({"a": 2.0, "b": 2.0})
-    grid.facts = dict.fromkeys("ab", Error(wire.DECLINED, "declined"))
-    with pytest.raises(StrategyError, match=r"no site takes part: declined; .*'trust-server"):
-        run(grid, terms_of(tmp_path))
-    with pytest.raises(StrategyError, match=r"no site takes part: declined; its own log says why$"):
-        run(grid, terms_of(tmp_path / "own", noise="records"))
-
-
-def test_the_log_of_a_run_names_who_opted_out(caplog: pytest.LogCaptureFixture) -> None:
-    from server_app.app import NAMED, _log_event
-
-    caplog.set_level("INFO", logger="hdpfl.server")
-    facts = {"event": "privacy", "unit": "a unit", "trust": "whom"}
-    _log_event({**facts, "no privacy": [f"s{i}" for i in range(NAMED + 3)]})
-    assert f"s{NAMED - 1} and 3 more (opted out)" in caplog.text
-    assert f"s{NAMED}" not in caplog.text
-    caplog.clear()
-    _log_event({**facts, "no privacy": []})
-    assert "protected: a unit; whom" in caplog.text
-    assert "no privacy" not in caplog.text
-
-
 def simulated(folder: Path, **more: Any) -> RunResult:
     return run_in_process(
         terms_of(folder, epsilons="4+opt-out:0.2", fraction=0.5, **more), num_sites=30
@@ -186,7 +123,3 @@ def test_personal_models_are_tested_by_level(tmp_path: Path, strategy: str) -> N
     assert found["private", "personal"]["accuracy"] > found["private", "global"]["accuracy"]
     kept = list(result.folder.glob("**/personal.safetensors"))
     assert len(kept) == sum(r["sites"] for (_, name), r in found.items() if name == "personal")
-
-
-def test_without_personal_models_there_is_no_table(tmp_path: Path) -> None:
-    assert not (simulated(tmp_path).folder / "personal.json").exists()

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import resource
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord
 
 from hdpfl_flower import wire
-from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.monitoring.journal import read_journal
-from hdpfl_flower.privacy.noise import RandomStream, ReleaseStreams
+from hdpfl_flower.privacy.noise import RandomStream
 from server_app.run.checkpoint import NAME, Checkpoint, read_checkpoint, write_checkpoint
 from server_app.run.resume import open_run
-from strategies import make_strategy
-from strategies.core.strategy_state import keep_strategy, restore_strategy, save_state
 from tests.federation import ScriptedGrid
 from tests.server_app.run.resuming import (
     CASES,
-    SIZE,
     Killed,
     federation,
     go,
@@ -101,68 +93,6 @@ def test_the_terms_that_sites_froze_stay_whoever_is_online_then(folder: Path) ->
     assert result.rounds[-1]["asked"] == ["a", "b", "c", "d"]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_nothing_that_a_rule_remembers_is_forgotten(folder: Path, case: str) -> None:
-    """Every attribute of a rule is kept, made anew each round, or named here."""
-    strategy = make_strategy(terms_of(folder, "r", **CASES[case]))
-    grid, record = federation(), ArrayRecord()
-    strategy.streams = ReleaseStreams.simulated(1, "server", 0, "round")
-    record = wire.write_model({"w": np.zeros(SIZE, np.float32)})
-    for number in (1, 2, 3):
-        replies = grid.send_and_receive(
-            strategy.configure_train(number, record, ConfigRecord(), grid)
-        )
-        new, _ = strategy.aggregate_train(number, replies)
-        record = new or record
-    if case == "content":  # as after many rounds of suspicion; what is taken back goes by order
-        given = {s: np.full(SIZE, int(s), np.float32) for s in ("4", "1")}
-        strategy.guard.state = dataclasses.replace(strategy.guard.state, given=given)
-    other = make_strategy(terms_of(folder, "r", **CASES[case]))
-    kept = keep_strategy(strategy)
-    facts = json.loads(json.dumps(kept.facts))
-    restore_strategy(other, type(kept)(facts, {n: a.copy() for n, a in kept.arrays.items()}))
-    strategy.sampler.note_declined(strategy.report.declined)
-    of_a_round = {
-        "messages", "_record", "report", "prepared", "streams", "_lines", "_split",
-        "step", "reported",
-    }  # fmt: skip
-    compare(strategy, other, of_a_round)
-    compare(strategy.sampler, other.sampler, {"used_up"})
-    compare(strategy.guard, other.guard, {"_gauges", "refused", "_floor", "_public"})
-    assert saved(strategy.reported.state) == saved(other.reported.state)
-    assert strategy.report.answered == other.report.answered
-    assert strategy.roster.disclosed == other.roster.disclosed
-    if hasattr(strategy, "_weighting"):
-        compare(strategy._weighting, other._weighting, {*of_a_round, "state"})
-
-
-def in_order(value: object) -> str:
-    """Return the text of a value; a set has another order in each of Python's processes."""
-    if dataclasses.is_dataclass(value):
-        fields = dataclasses.fields(value)
-        return repr([(each.name, in_order(getattr(value, each.name))) for each in fields])
-    return repr(sorted(value) if isinstance(value, set | frozenset) else value)
-
-
-def saved(state: object) -> tuple[str, dict[str, tuple[str, bytes]]]:
-    """Return what a checkpoint stores of ``state``: its facts in their order, and every bit."""
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    facts = json.dumps(save_state(state, arrays))
-    return facts, {name: (str(a.dtype), a.tobytes()) for name, a in arrays.items()}
-
-
-def compare(one: object, other: object, but: set[str]) -> None:
-    parts = ("roster", "sampler", "guard", "_weighting")
-    for name in (vars(one).keys() | vars(other).keys()) - but - set(parts):
-        assert in_order(vars(one)[name]) == in_order(vars(other)[name]), name
-        if name in ("state", "step_state"):
-            assert saved(vars(one)[name]) == saved(vars(other)[name])
-        if isinstance(vars(one)[name], dict):
-            assert list(vars(one)[name]) == list(vars(other)[name]), f"{name}: the order"
-            for key, value in vars(one)[name].items():
-                np.testing.assert_array_equal(vars(other)[name][key], value)
-
-
 def test_a_stream_goes_on_where_it_was() -> None:
     key = bytes(range(32))
     for taken in (0, 1, 15, 16, 17, 4096, 10_001):
@@ -205,26 +135,3 @@ def test_arrays_come_back_by_name_and_in_order_whatever_they_are(folder: Path) -
     assert back.kept.facts == at.kept.facts
     assert (own / NAME).stat().st_mode & 0o777 == 0o600
     assert not list(own.glob("*.part"))
-
-
-def test_who_goes_on_after_three_rounds_without_a_quorum_gets_three_more(folder: Path) -> None:
-    down = ScriptedGrid({"a": noisy(1), "b": lambda _: None, "c": lambda _: None})
-    terms = terms_of(folder, "r", strategy="fedavg", rounds=9)
-    with pytest.raises(StrategyError, match="3 rounds in a row"):
-        go(terms, grid=down)
-    at = open_run(folder / "r")
-    assert (at.server_round, at.missed) == (3, 3)
-    with pytest.raises(StrategyError, match="3 rounds in a row"):
-        go(at.config, at, grid=down)
-    at = open_run(folder / "r")
-    assert at.server_round == 6
-    assert len(go(at.config, at, grid=ScriptedGrid({n: noisy(8) for n in "a"})).rounds) == 9
-
-
-def test_a_short_run_that_learned_nothing_is_not_completed_by_resuming(folder: Path) -> None:
-    down = ScriptedGrid({"a": noisy(1), "b": lambda _: None, "c": lambda _: None})
-    with pytest.raises(StrategyError, match="1 round without"):
-        go(terms_of(folder, "r", strategy="fedavg", rounds=1), grid=down)
-    at = open_run(folder / "r")
-    with pytest.raises(StrategyError, match="1 round without"):
-        go(at.config, at, grid=down)

@@ -10,7 +10,7 @@ import pytest
 from hdpfl_flower.errors import CheckpointError
 from server_app.run.checkpoint import NAME, read_checkpoint
 from server_app.run.checkpointing import Checkpoints
-from server_app.run.resume import open_run, run_folder
+from server_app.run.resume import open_run
 from server_app.run.rounds import run
 from tests.server_app.run.resuming import (
     Killed,
@@ -32,39 +32,12 @@ def test_one_changed_bit_is_damage(folder: Path, share: float) -> None:
         read_checkpoint(path)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
-def test_a_file_cut_short_is_damage(folder: Path, share: float) -> None:
-    path = interrupted(folder) / NAME
-    content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(CheckpointError, match="damaged"):
-        open_run(path.parent)
-
-
 def test_another_version_is_refused_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = interrupted(folder)
     monkeypatch.setattr("server_app.run.checkpoint.__version__", "9.9.9")
     with pytest.raises(
         CheckpointError, match=r"written by hdpfl-flower 0\.1\.0 .* this is 9\.9\.9"
     ):
-        open_run(own)
-
-
-def test_a_complete_run_is_refused(folder: Path) -> None:
-    go(terms_of(folder, "r", strategy="fedavg"))
-    with pytest.raises(CheckpointError, match="complete"):
-        open_run(folder / "r")
-
-
-def test_a_run_killed_between_its_last_line_and_its_checkpoints_end_is_complete(
-    folder: Path,
-) -> None:
-    own = interrupted(folder)
-    checkpoint = (own / NAME).read_bytes()
-    at = open_run(own)
-    go(at.config, at)
-    (own / NAME).write_bytes(checkpoint)
-    with pytest.raises(CheckpointError, match="complete"):
         open_run(own)
 
 
@@ -86,22 +59,6 @@ def test_a_journal_cut_short_is_refused(folder: Path) -> None:
     lines = (own / "journal.jsonl").read_text().splitlines(keepends=True)
     (own / "journal.jsonl").write_text("".join(lines[:2]))
     with pytest.raises(CheckpointError, match="shorter"):
-        open_run(own)
-
-
-def test_a_run_that_was_moved_is_refused(folder: Path) -> None:
-    own = interrupted(folder)
-    own.rename(folder / "elsewhere")
-    with pytest.raises(CheckpointError, match="runs-dir"):
-        open_run(folder / "elsewhere")
-
-
-def test_no_run_and_no_checkpoint_are_said(folder: Path) -> None:
-    with pytest.raises(CheckpointError, match="there is no run 'x'"):
-        run_folder("x", str(folder))
-    own = interrupted(folder)
-    (own / NAME).unlink()
-    with pytest.raises(CheckpointError, match="no checkpoint"):
         open_run(own)
 
 

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import HDPFLError, TermsError
+from hdpfl_flower.errors import HDPFLError
 from hdpfl_flower.monitoring.journal import read_journal
 from server_app.commands import main
 from server_app.in_process.in_process_run import run_in_process
-from strategies import check_strategy
-from strategies.settings import assigned
 
 CONFIG = {
     "strategy": "fedavg", "rounds": 2, "epsilons": "1", "calibration": "robust-hdp", "run-id": "r",
@@ -72,15 +70,6 @@ def test_other_terms_in_the_same_folder_are_refused_before_anything_runs(
     assert accuracies(tmp_path / "other") != first
 
 
-def test_what_cannot_run_is_said_before_the_first_of_several_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ("--strategies", "fedavg,mr-mtl")
-    assert compare(monkeypatch, tmp_path, *words, learning_rate=11) == 1
-    assert "the 'pull' of 'work' is 0.1 and 'learning-rate' 11" in capsys.readouterr().err
-    assert not (tmp_path / "fedavg-seed1").exists()
-
-
 def test_a_run_id_is_of_one_set_of_terms(tmp_path: Path) -> None:
     """The ServerApp and simulations alike."""
     config = {**CONFIG, "runs-dir": str(tmp_path), "evaluation": "none"}
@@ -95,58 +84,3 @@ def test_a_run_id_is_of_one_set_of_terms(tmp_path: Path) -> None:
     run_in_process(RunConfig.parse({**config, "min-sites": 5}), 2)  # of as many as there are
     events = read_journal(tmp_path / "r" / "journal.jsonl")
     assert [e["event"] for e in events].count("run-started") == 2
-
-
-def test_a_run_that_asked_nobody_can_begin_anew_under_other_terms(tmp_path: Path) -> None:
-    config = {**CONFIG, "runs-dir": str(tmp_path), "evaluation": "none", "strategy": "r-dpcfl"}
-    with pytest.raises(HDPFLError, match=r"'r-dpcfl\.clusters' = 1"):
-        run_in_process(RunConfig.parse({**config, "r-dpcfl.clusters": 1, "calibration": "pld"}), 2)
-    run_in_process(RunConfig.parse({**config, "strategy": "fedavg"}), 2)
-    with pytest.raises(TermsError, match="'strategy' is"):
-        run_in_process(RunConfig.parse({**config, "strategy": "robust-hdp"}), 2)
-
-
-def test_a_long_value_is_cut_in_the_error(tmp_path: Path) -> None:
-    config = {**CONFIG, "runs-dir": str(tmp_path), "evaluation": "none"}
-    run_in_process(RunConfig.parse({**config, "epsilons": ",".join(["1"] * 40)}), 40)
-    with pytest.raises(TermsError) as error:
-        run_in_process(RunConfig.parse(config), 40)
-    assert "1,1…" in str(error.value)
-    assert len(str(error.value)) < 400
-
-
-@pytest.mark.parametrize(
-    ("pair", "value"),
-    [
-        ("fedhdp.level-ratio=0.1", 0.1),
-        ("rounds=3", 3),
-        ("require-public=true", True),
-        ("epsilons=1,2", "1,2"),
-        ("run-id=2026-01-02", "2026-01-02"),
-        ("fedhdp.levels=[1,2]", "[1,2]"),
-        ("model='logreg'", "logreg"),
-    ],
-)
-def test_set_takes_what_a_term_can_hold(pair: str, value: object) -> None:
-    """A date is no term's value; as a text it names a run."""
-    assert assigned([pair], []) == {pair.partition("=")[0]: value}
-    with pytest.raises(TermsError, match="KEY=VALUE"):
-        assigned(["rounds"], [])
-
-
-@pytest.mark.parametrize(
-    ("pair", "rule", "key", "value"),
-    [
-        ("level-ratio=0.1", "fedhdp", "fedhdp.level-ratio", "0.1"),
-        ("fedhdp.level-ratio=0.1", "fedhdp", "fedhdp.level-ratio", "0.1"),
-        ("estimator=residual", "mmse", "mmse.estimator", "residual"),
-        ("level-ratio=0.1", "fedavg", "level-ratio", 0.1),
-        ("epsilons=8", "fedavg", "epsilons", "8"),
-        ("learning-rate=8", "fedavg", "learning-rate", 8),
-    ],
-)
-def test_a_setting_of_a_strategy_that_runs_needs_no_name_before_it(
-    pair: str, rule: str, key: str, value: object
-) -> None:
-    """And a number is a text where the key asks for one."""
-    assert assigned([pair], [check_strategy(rule)]) == {key: value}

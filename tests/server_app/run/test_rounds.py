@@ -14,14 +14,13 @@ from flwr.app import Array, ArrayRecord, Error, RecordDict
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import StrategyError, TermsError
+from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.monitoring.influence import Decides
 from hdpfl_flower.monitoring.journal import read_journal
-from server_app.reports.run_page import make_report
 from server_app.run.rounds import RunResult, finalize_terms, run, warn_of
 from strategies import STRATEGIES, make_strategy
-from tests.federation import NEEDED, ScriptedGrid, Site, sends
+from tests.federation import NEEDED, ScriptedGrid, Site
 
 SIZE = 650
 HONEST = np.full(SIZE, 0.01, np.float32)
@@ -105,15 +104,6 @@ def without_it(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Arra
     return train
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "robust-hdp"])
-@pytest.mark.parametrize("fault", FAULTS)
-def test_one_bad_site_is_dropped_recorded_and_changes_nothing(
-    tmp_path: Path, fault: str, strategy: str, without_it: Callable[[str], Arrays]
-) -> None:
-    site, words = FAULTS[fault]
-    check_changes_nothing(tmp_path, federation(site), {"odd": words}, strategy, without_it)
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_no_fault_changes_anything_under_any_strategy(
     tmp_path: Path, strategy: str, without_it: Callable[[str], Arrays]
@@ -146,12 +136,6 @@ def check_changes_nothing(
         assert "PATIENT" not in json.dumps(event)
 
 
-def test_the_check_above_can_fail(tmp_path: Path) -> None:
-    """A finite, small, well-formed lie is an update like any other (to FedAvg)."""
-    lie = run(federation(lambda t: sends(-HONEST * np.float32(t))(t)), terms_of(tmp_path))
-    assert all("odd" in event["accepted"] for event in lie.rounds)
-
-
 def test_a_second_reply_of_a_site_is_ignored(tmp_path: Path) -> None:
     grid = federation(noisy(9))
     once = run(grid, terms_of(tmp_path))
@@ -172,15 +156,6 @@ def test_without_a_quorum_the_model_stays_and_three_in_a_row_end_the_run(tmp_pat
     assert json.loads((tmp_path / "r" / "result.json").read_text())["rounds"] == 3
 
 
-@pytest.mark.parametrize(("rounds", "words"), [(1, "^1 round without"), (2, "^2 rounds in a row")])
-def test_a_short_run_that_learned_nothing_does_not_pass_for_completed(
-    tmp_path: Path, rounds: int, words: str
-) -> None:
-    failed: Site = lambda _: Error(wire.DECLINED, "declined")  # noqa: E731
-    with pytest.raises(StrategyError, match=words):
-        run(ScriptedGrid(dict.fromkeys("abc", failed)), terms_of(tmp_path, rounds=rounds))
-
-
 def test_a_round_lost_is_not_a_run_lost(tmp_path: Path) -> None:
     def now_and_then(seed: int) -> Site:
         return lambda t: None if t == 2 else noisy(seed)(t)
@@ -191,93 +166,12 @@ def test_a_round_lost_is_not_a_run_lost(tmp_path: Path) -> None:
     assert "weights" not in result.rounds[1]
 
 
-@pytest.mark.parametrize(("quorum", "survives"), [(1, True), (2, False)])
-def test_the_quorum_is_a_term(tmp_path: Path, quorum: int, survives: bool) -> None:
-    failed: Site = lambda _: None  # noqa: E731
-    grid = ScriptedGrid({"a": noisy(1), "b": failed, "c": failed})
-    terms = terms_of(tmp_path, quorum=quorum)
-    if survives:
-        assert run(grid, terms).rounds[-1]["accepted"] == ["a"]
-    else:
-        with pytest.raises(StrategyError):
-            run(grid, terms)
-
-
 def test_too_few_sites_is_one_clear_line(tmp_path: Path) -> None:
     terms = terms_of(tmp_path, **{"min-sites": 4, "join-timeout": 0.1})
     with pytest.raises(
         StrategyError, match="3 of 'min-sites' = 4 sites joined within 'join-timeout'"
     ):
         run(ScriptedGrid({n: noisy(1) for n in "abc"}), terms)
-
-
-def test_a_rule_that_no_site_informs_says_what_to_do(tmp_path: Path) -> None:
-    grid = ScriptedGrid({n: noisy(1) for n in "abc"})
-    with pytest.raises(StrategyError, match="needs epsilon, which no site discloses"):
-        run(grid, terms_of(tmp_path, strategy="minimum"))
-
-
-def test_a_site_that_does_not_inform_the_rule_is_left_out(tmp_path: Path) -> None:
-    grid = ScriptedGrid({n: noisy(ord(n)) for n in "abc"}, {"a": FACTS, "b": FACTS})
-    result = run(grid, terms_of(tmp_path, **{"fedavg.weights": "records"}))
-    assert result.rounds[0]["asked"] == ["a", "b"]
-
-
-def test_sites_are_sampled_by_the_seed_and_the_round_alone(tmp_path: Path) -> None:
-    def asked(seed: int, run_id: str) -> list[list[str]]:
-        terms = terms_of(tmp_path, **{"fraction": 0.3, "seed": seed, "run-id": run_id, "rounds": 6})
-        grid = ScriptedGrid({str(i): noisy(i) for i in range(10)})
-        return [event["asked"] for event in run(grid, terms).rounds]
-
-    one = asked(1, "one")
-    assert one == asked(1, "again")
-    assert one != asked(2, "other")
-    assert all(len(sites) == 3 for sites in one)
-    assert len({tuple(sites) for sites in one}) > 1
-
-
-def test_sites_are_ordered_by_name_two_before_ten(tmp_path: Path) -> None:
-    grid = ScriptedGrid(
-        {name: noisy(i) for i, name in enumerate(("10", "2", "site-b", "0", "site-a"))}
-    )
-    event = run(grid, terms_of(tmp_path)).rounds[0]
-    assert event["accepted"] == ["0", "2", "10", "site-a", "site-b"]
-
-
-def test_sites_without_a_name_are_asked_for_their_partition(tmp_path: Path) -> None:
-    grid = ScriptedGrid({"x": noisy(1), "y": noisy(2), "z": noisy(3)})
-    grid.facts = {"x": {"partition": 0}, "y": {"partition": 11}, "z": {}}
-    nameless = dict.fromkeys(grid.names, "")
-    real, grid.get_nodes = (
-        grid.names,
-        lambda: [  # type: ignore[method-assign]
-            __import__("flwr.proto.node_pb2", fromlist=["NodeInfo"]).NodeInfo(
-                node_id=n, name=nameless[n]
-            )
-            for n in real
-        ],
-    )
-    accepted = run(grid, terms_of(tmp_path)).rounds[0]["accepted"]
-    assert accepted[:2] == ["0", "11"]
-    assert accepted[2].startswith("node-")
-
-
-def test_every_site_gets_the_final_model(tmp_path: Path) -> None:
-    grid = federation(noisy(1))
-    run(grid, terms_of(tmp_path))
-    assert {name for name, kind, _ in grid.asked if kind == wire.FINISH} == set(grid.sites)
-
-
-def test_a_run_that_no_site_measures_says_so_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    run(federation(noisy(1)), terms_of(tmp_path, evaluation="sites"))
-    assert caplog.text.count("no site answered with metrics") == 1
-    assert "'scores'" in caplog.text
-    assert "no site answered with metrics" in make_report(tmp_path / "r")
-    run(federation(noisy(1)), terms_of(tmp_path, evaluation="server", **{"run-id": "s"}))
-    assert caplog.text.count("no site answered with metrics") == 1
-    assert "no site answered with metrics" not in make_report(tmp_path / "s")
 
 
 def test_who_begins_to_decide_a_model_is_logged_by_name(
@@ -323,30 +217,6 @@ def test_a_run_leaves_its_files_and_no_profile_value(tmp_path: Path) -> None:
     content = json.loads((folder / "result.json").read_text())
     assert content["run-id"] == "r"
     assert 0 <= content["metrics"]["accuracy"] <= 1
-
-
-def test_an_interrupted_run_keeps_what_it_had(tmp_path: Path) -> None:
-    def interrupts(server_round: int) -> Any:
-        if server_round == 3:
-            raise KeyboardInterrupt
-        return noisy(1)(server_round)
-
-    ended: list[RunResult] = []
-    with pytest.raises(KeyboardInterrupt):
-        run(ScriptedGrid({"a": interrupts}), terms_of(tmp_path), on_end=ended.append)
-    assert [event["round"] for event in ended[0].rounds] == [1, 2]
-    assert len(ended) == 1
-    events = read_journal(tmp_path / "r" / "journal.jsonl")
-    assert events[-1]["event"] == "run-finished"
-    assert events[-1]["status"] == "interrupted"
-    assert json.loads((tmp_path / "r" / "result.json").read_text())["rounds"] == 2
-    assert (tmp_path / "r" / "model.safetensors").is_file()
-
-
-@pytest.mark.parametrize("run_id", ["../x", "a/b", ".hidden", "a b", "x\n"])
-def test_a_run_id_is_a_plain_name(run_id: str) -> None:
-    with pytest.raises(TermsError, match="'run-id'"):
-        finalize_terms(RunConfig.parse({"run-id": run_id}))
 
 
 def test_flowers_own_start_runs_the_same_rule(tmp_path: Path) -> None:

@@ -12,12 +12,10 @@ from flwr.app import Error
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.monitoring.journal import Event, read_journal
 from hdpfl_flower.monitoring.rejection import Rejection, rejections_in
 from server_app.run.rounds import RunResult, run
 from strategies.core import roster
-from strategies.core.checks import rejection_of
 from tests.federation import Answer, ScriptedGrid, sends
 
 SIZE = 650
@@ -132,20 +130,6 @@ def test_who_refused_is_not_asked_again_and_nobody_waits_for_it(
     assert clock[0] == 0 and grid.joins_of("b") == 1
 
 
-def test_pending_sites_are_asked_more_and_more_rarely(tmp_path: Path) -> None:
-    """Each question starts a process at the site."""
-    grid = Operators({"a": approves, "b": waits, "c": approves})
-    run_of(grid, tmp_path, **{"join-timeout": 3600.0})
-    assert 50 < grid.joins_of("b") < 80
-
-
-def test_too_few_approvals_end_the_run_with_the_sites_by_name(tmp_path: Path) -> None:
-    grid = Operators({"a": approves, "b": waits, "c": waits, "d": refuses})
-    with pytest.raises(StrategyError, match=r"1 of 'min-sites' = 2.*pending: b, c; refused: d;"):
-        run_of(grid, tmp_path)
-    assert not any(kind == wire.TRAIN for _, kind, _ in grid.asked)
-
-
 def test_a_site_that_approves_later_joins_in_a_later_round(
     tmp_path: Path, clock: list[float]
 ) -> None:
@@ -182,11 +166,6 @@ def test_a_pending_site_that_does_not_answer_stays_pending(tmp_path: Path) -> No
     assert grid.rounds_of("b") == []
 
 
-def test_the_codes_have_words_of_their_own() -> None:
-    assert rejection_of(wire.PENDING).code is Rejection.PENDING
-    assert rejection_of(wire.REFUSED).code is Rejection.REFUSED
-
-
 class Comes(Operators):
     """A deployment with a site that is offline while it is asked for the second to fifth time."""
 
@@ -209,13 +188,3 @@ def test_a_site_that_goes_is_named_and_asked_again_when_it_is_back(
     asked = {number for number in range(1, 7) if number in grid.rounds_of("b")}
     assert 0 < len(asked) < 6
     assert max(asked) == 6
-
-
-def test_a_site_that_was_silent_when_it_went_is_asked_to_join_when_it_is_back(
-    tmp_path: Path,
-) -> None:
-    """Before, what it did not say stayed unknown, and it was left out to the end."""
-    silent = Error(3, "nobody")
-    grid = Comes({"a": approves, "b": lambda time: silent if time == 0 else None, "c": approves})
-    run_of(grid, tmp_path, rounds=6)
-    assert grid.joins_of("b") == 2

@@ -70,13 +70,6 @@ def test_sites_that_leave_early_are_not_asked_again() -> None:
     assert len(reports) == 7
 
 
-def test_under_their_own_noise_a_site_that_declines_is_asked_again() -> None:
-    sites = {"a": noisy(1), "b": noisy(2), "c": until(0)}
-    reports, rule = play(ScriptedGrid(sites), rounds=3)
-    assert [report.asked for report in reports] == [list("abc")] * 3
-    assert not rule.sampler.used_up
-
-
 @pytest.mark.parametrize("strategy", ["fedavg", "weiavg", "robust-hdp", "pfa"])
 def test_a_public_site_is_required_whatever_the_strategy(strategy: str) -> None:
     names = [str(i) for i in range(8)]
@@ -86,13 +79,3 @@ def test_a_public_site_is_required_whatever_the_strategy(strategy: str) -> None:
     reports, _ = play(grid, **config)
     assert all("5" in report.asked and len(report.asked) == 2 for report in reports)
     assert len({tuple(report.asked) for report in reports}) > 1
-
-
-def test_what_is_missing_of_a_site_left_out_is_named() -> None:
-    facts = {"a": {"epsilon": 1.0}, "b": {"declared-records": 5}, "c": {"epsilon": 2.0}}
-    grid = ScriptedGrid({name: noisy(ord(name)) for name in "abc"}, facts)
-    reports, rule = play(grid, strategy="weiavg", rounds=1)
-    assert rule.roster.left_out() == {"b": ["epsilon"]}
-    assert reports[0].asked == ["a", "c"]
-    _, rule = play(ScriptedGrid({name: noisy(ord(name)) for name in "ab"}), rounds=1)
-    assert rule.roster.left_out() == {}

@@ -19,7 +19,7 @@ from hdpfl_flower.errors import ProfileError, StrategyError, TermsError
 from hdpfl_flower.system.fingerprints import fingerprint_of
 from server_app.certificates import make_site_keys
 from strategies.core import roster
-from tests.strategies.core.test_approvals import Operators, approves, refuses, run_of, waits
+from tests.strategies.core.test_approvals import Operators, approves, run_of
 
 NAMES = ("a", "b", "c", "d")
 KEYS = {name: make_site_keys(name).public for name in NAMES}
@@ -69,12 +69,6 @@ def test_no_node_beside_the_listed_ones_gets_a_message(
     assert caplog.text.count("'sites': 2 nodes online are not listed") == 1
 
 
-def test_all_nodes_are_asked_without_a_list(tmp_path: Path) -> None:
-    grid = Registered(dict.fromkeys(NAMES, approves))
-    run_of(grid, tmp_path)
-    assert {name for name, _, _ in grid.asked} == {*NAMES}
-
-
 def test_listed_sites_that_are_not_online_are_named(tmp_path: Path) -> None:
     grid = Registered({"a": approves, "b": approves})
     sites = ",".join(PRINTS[name] for name in ("a", "c", "d"))
@@ -85,12 +79,6 @@ def test_listed_sites_that_are_not_online_are_named(tmp_path: Path) -> None:
         f"or of no registered node: {PRINTS['c']}, {PRINTS['d']}; 1 nodes online are not listed; "
         "start more or lower 'min-sites'"
     ) in str(error.value)
-
-
-def test_operators_who_wait_are_named_beside_them(tmp_path: Path) -> None:
-    grid = Registered({"a": waits, "b": refuses, "c": approves, "d": approves})
-    with pytest.raises(StrategyError, match="1 nodes online are not listed; pending: a; ref"):
-        run_of(grid, tmp_path, sites=",".join(PRINTS[name] for name in ("a", "b", "c")))
 
 
 def test_a_simulation_has_no_keys_and_says_so(tmp_path: Path) -> None:
@@ -113,11 +101,6 @@ def test_a_wrong_list_names_the_key_and_the_remedy(sites: str, words: str) -> No
     with pytest.raises(TermsError) as error:
         RunConfig.parse({"sites": sites.format(**PRINTS)})
     assert words in str(error.value)
-
-
-def test_a_list_has_one_form(tmp_path: Path) -> None:
-    config = RunConfig.parse({"sites": f" {PRINTS['a']} ,{PRINTS['b']}, "})
-    assert config.terms.sites == f"{PRINTS['a']},{PRINTS['b']}"
 
 
 def test_a_profile_refuses_what_is_no_fingerprint() -> None:

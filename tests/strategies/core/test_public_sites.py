@@ -34,27 +34,6 @@ def test_eight_strict_sites_are_not_public_because_the_loose_ones_are_away(
     assert not np.any(outcome.gauges["public"])
 
 
-def test_a_rule_within_clusters_has_the_same_public_sites() -> None:
-    rule = make_strategy(RunConfig.parse({"strategy": "public-only+late-clusters"}))
-    rule.sampler.draw(1, list(SITES), dict(zip(SITES, EPSILONS.tolist(), strict=True)))
-    rows = np.random.default_rng(0).standard_normal((8, 40)).astype(np.float32)
-    updates = RoundUpdates(1, SITES[:8], rows, {"epsilon": EPSILONS[:8]})
-    outcome = rule.combine(rule.initial_state(), updates, RandomStream(bytes(32)))[1]
-    assert not np.any(outcome.gauges["public"])
-
-
-def test_the_rule_that_weighs_has_the_same_public_sites() -> None:
-    """Nobody is public, so everybody counts; of the eight alone, two would."""
-    disclosed = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, LOOSE, LOOSE])
-    terms = RunConfig.parse({"strategy": "public-only+random", "public-split": "top:0.2"})
-    rule = make_strategy(terms)
-    rule.sampler.draw(1, list(SITES), dict(zip(SITES, disclosed.tolist(), strict=True)))
-    rows = np.random.default_rng(0).standard_normal((8, 40)).astype(np.float32)
-    updates = RoundUpdates(1, SITES[:8], rows, {"epsilon": disclosed[:8]})
-    outcome = rule.combine(rule.initial_state(), updates, RandomStream(bytes(32)))[1]
-    assert outcome.weights == pytest.approx(disclosed[:8] / disclosed[:8].sum())
-
-
 @pytest.mark.parametrize("name", ["pfa", "pfa-plus", "public-only"])
 def test_in_every_round_of_a_run_the_same_sites_are_public(name: str, tmp_path: Path) -> None:
     """Of 5 sites 3 are asked: in some round the loose one is not, and nobody takes its place."""
@@ -84,18 +63,6 @@ def test_a_resumed_run_has_the_public_sites_of_the_run(tmp_path: Path) -> None:
     assert second.sampler.public_sites({}) == first.sampler.public_sites({}) == {"8", "9"}
 
 
-def test_one_site_that_leaves_does_not_make_ten_others_public() -> None:
-    """Dist6 with 20 sites: PFA's mixture has one public site, and ten when a certain one leaves."""
-    drawn = np.array(epsilons(6, 20))
-    counts = {
-        method: [int(split_public(np.delete(drawn, i), method).sum()) for i in range(20)]
-        for method in ("gmm", "auto")
-    }
-    assert split_public(drawn, "gmm").sum() == 1
-    assert max(counts["gmm"]) == 10
-    assert not split_public(drawn, "auto").any()
-
-
 @pytest.mark.parametrize("dist", range(1, 10))
 def test_whoever_leaves_moves_nobody_across_under_auto(dist: int) -> None:
     """A site leaves: those that are left are split as before, or not at all."""
@@ -106,13 +73,6 @@ def test_whoever_leaves_moves_nobody_across_under_auto(dist: int) -> None:
         if public.any() and not (public[i] and public.sum() == 1):
             left = split_public(np.delete(drawn, i), "auto")
             assert not left.any() or np.array_equal(left, np.delete(public, i))
-
-
-@pytest.mark.parametrize("dist", [1, 2, 4, 8])
-def test_a_clear_split_is_pfas_own(dist: int) -> None:
-    drawn = np.array(epsilons(dist, 20))
-    np.testing.assert_array_equal(split_public(drawn, "auto"), split_public(drawn, "gmm"))
-    assert split_public(drawn, "auto").any()
 
 
 def test_nobody_is_public_where_no_split_stands_and_it_is_said(

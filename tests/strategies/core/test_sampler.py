@@ -10,7 +10,7 @@ import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
-from strategies.core.sampler import REDRAWS, Sampler
+from strategies.core.sampler import Sampler
 
 SITES = [str(i) for i in range(10)]
 EPSILONS = {site: 10.0 if site == "3" else 0.1 + 0.01 * int(site) for site in SITES}
@@ -55,36 +55,6 @@ def test_no_site_is_asked_more_often_than_it_takes_part(fraction: float, most: i
     assert rule.used_up == "the sites' budgets are used up"
 
 
-def test_before_anybody_is_used_up_participations_change_no_draw() -> None:
-    capped = sampler(fraction=0.3, participations=100, seed=2)
-    assert draws(capped, 20) == draws(sampler(fraction=0.3, seed=2), 20)
-
-
-def test_sites_that_are_away_do_not_end_a_run() -> None:
-    rule = sampler(participations=1)
-    assert rule.draw(1, ["0", "1"], EPSILONS) == ["0", "1"]
-    assert rule.draw(2, [*SITES[:3]], EPSILONS) == ["2"]
-    assert rule.draw(3, [], EPSILONS) == []
-    assert rule.used_up
-    away = sampler(participations=2)
-    away.draw(1, ["0", "1"], EPSILONS)
-    away.draw(2, ["0"], EPSILONS)
-    assert away.draw(3, ["0"], EPSILONS) == []
-    assert not away.used_up, "site 1 has a participation left"
-    nobody = sampler()
-    assert nobody.draw(1, [], EPSILONS) == []
-    assert not nobody.used_up
-
-
-def test_too_few_for_an_explicit_quorum_end_the_run() -> None:
-    rule = sampler(participations=1, quorum=4, fraction=0.4)
-    assert [len(drawn) for drawn in draws(rule, 3)] == [4, 4, 0]
-    assert "fewer than 'quorum'" in rule.used_up
-    few = sampler(quorum=4)
-    assert few.draw(1, SITES[:2], EPSILONS) == SITES[:2]
-    assert not few.used_up, "a lack of sites is not a budget used up"
-
-
 def test_a_site_that_declines_a_common_noise_has_left() -> None:
     rule = sampler(noise_multiplier=1.0)
     rule.note_declined(["2", "5"])
@@ -115,29 +85,8 @@ def test_who_is_public_is_decided_among_all_and_not_among_those_drawn() -> None:
         assert "3" in drawn
 
 
-@pytest.mark.slow
-def test_redraws_come_to_an_end_that_says_what_to_do() -> None:
-    sites = [str(i) for i in range(2_000)]
-    epsilons = {site: 10.0 if site == "7" else 0.1 for site in sites}
-    rule = sampler(fraction=0.0005, require_public=True, public_split="threshold:1")
-    with pytest.raises(StrategyError, match=f"no public site in {REDRAWS + 1} draws; raise 'frac"):
-        rule.draw(1, sites, epsilons)
-
-
 def test_no_public_site_at_all_is_one_clear_line() -> None:
     rule = sampler(require_public=True, public_split="threshold:50")
     with pytest.raises(StrategyError, match="'threshold:50' calls no site public; loosen it"):
         rule.draw(1, SITES, EPSILONS)
     assert sampler(public_split="threshold:50").draw(1, SITES, EPSILONS) == SITES
-
-
-def test_without_a_public_site_left_the_run_ends() -> None:
-    rule = sampler(participations=2, require_public=True)
-    assert [len(drawn) for drawn in draws(rule, 3)] == [10, 10, 0]
-    ends = sampler(participations=2, require_public=True, fraction=0.3)
-    assert [bool(drawn) for drawn in draws(ends, 3)] == [True, True, False]
-    assert ends.used_up == "the public sites' budgets are used up"
-    away = sampler(require_public=True)
-    away.draw(1, SITES, EPSILONS)
-    assert away.draw(2, SITES[:3], EPSILONS) == []
-    assert not away.used_up, "the public site is away, not used up"

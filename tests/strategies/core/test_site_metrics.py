@@ -31,17 +31,6 @@ def test_where_nobody_opted_out_there_is_one_mean(levels: dict[str, dict[str, fl
     assert set(mean_metrics(FOUND, levels)) == {"accuracy", "loss", "personal-accuracy"}
 
 
-def test_a_site_without_a_known_level_counts_in_the_mean_alone() -> None:
-    found = mean_metrics(FOUND, {"c": {"epsilon": math.inf}})
-    assert found["accuracy"] == 0.75
-    assert found["accuracy-opted-out"] == 1.0
-    assert "accuracy-private" not in found
-
-
-def test_nobody_says_anything() -> None:
-    assert mean_metrics({}, {}) == {}
-
-
 def test_a_poor_site_counts_and_who_is_not_counted_is_named() -> None:
     """139 schools in small: with negative R² dropped the mean was that of the good ones."""
     found = {str(site): {"accuracy": 0.5 - site, "mse": float(site)} for site in range(12)}

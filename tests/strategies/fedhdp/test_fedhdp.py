@@ -157,43 +157,6 @@ def test_auto_shares_where_opted_out_sites_are_unlike_the_others(
     assert weight(0.8, rounds=200) < 0.2
 
 
-def test_opted_out_sites_that_are_all_alike_look_noiseless_to_precision_weights() -> None:
-    """They hold one class, say; ``auto`` sees that the others are elsewhere."""
-    rows = small_rows(20)
-    rows[:4] = 0.0
-    rows[:4, 0] = 0.9
-    rows[:4, 1] = [0.01, -0.01, 0.01, -0.01]
-
-    def weight(ratio: str) -> float:
-        rule = rule_of(**{"level-ratio": ratio, "clip-lr": 0.0})
-        state = rule.state
-        for t in range(8):
-            state, outcome = rule.combine(state, updates_of(rows), RandomStream(bytes([t]) * 32))
-        return float(outcome.gauges["level-1-weight"])
-
-    assert weight("precision") > 0.99
-    assert weight("auto") < 0.3  # their share is 0.2
-
-
-def test_auto_leaves_the_noise_out_where_nobody_moves() -> None:
-    """And only there: where they do move, the many private sites still count."""
-    moved = 5
-
-    def last(ratio: str) -> tuple[np.ndarray, float]:
-        rule = rule_of(**{"level-ratio": ratio, "clip-lr": 0.0})
-        state = rule.state
-        generator = np.random.default_rng(3)
-        for t in range(10):
-            rows = np.zeros((20, D))
-            rows[:, :moved] = 0.1 + generator.normal(0, 0.1, (20, moved))
-            state, outcome = rule.combine(state, updates_of(rows), RandomStream(bytes([t]) * 32))
-        return np.asarray(outcome.update), float(outcome.gauges["level-1-weight"])
-
-    (auto, loose), (plain, _) = last("auto"), last("1")
-    assert auto[moved:].std() < 0.5 * plain[moved:].std()
-    assert loose < 0.9  # one weight for both parts is above 0.99
-
-
 def test_auto_reads_nothing_of_private_clients_but_their_noisy_sum() -> None:
     rows = small_rows(20)
     same_sum = rows.copy()
@@ -207,12 +170,6 @@ def test_auto_reads_nothing_of_private_clients_but_their_noisy_sum() -> None:
         return np.asarray(outcome.update)
 
     np.testing.assert_allclose(last(rows), last(same_sum), atol=1e-8)
-
-
-@pytest.mark.parametrize("bad", [{"level-ratio": "1.5"}, {"level-ratio": "x"}, {"levels": "1,1"}])
-def test_wrong_levels_are_refused_before_anybody_is_asked(bad: dict[str, str]) -> None:
-    with pytest.raises(TermsError, match="'level"):
-        make_strategy(RunConfig.parse({"strategy": "fedhdp", **bad}))
 
 
 @pytest.mark.parametrize("ratio", ["auto", "precision"])
@@ -290,14 +247,6 @@ def test_who_is_asked_is_a_secret_toss_and_no_number_of_the_terms() -> None:
     again = begin(rule, 1)[0]
     rule.streams = ReleaseStreams.simulated(1, "server", 0, "round")
     assert begin(rule, 1)[0] == again
-
-
-def test_all_or_none_opted_out() -> None:
-    for epsilons in ([math.inf] * 5, [2.0] * 5):
-        rule = rule_of(epsilons)
-        outcome = combine(rule, updates_of(small_rows(5), None, epsilons))
-        assert outcome.gauges["level-1-weight"] == 1.0
-        assert "level-2-weight" not in outcome.gauges
 
 
 def test_what_is_promised_names_every_level_and_the_unit() -> None:

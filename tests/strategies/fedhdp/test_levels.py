@@ -84,24 +84,3 @@ def test_two_levels_have_the_closed_form(
     expected = (rho * rounds * d2 + v2) / (rounds * d2 + v1 + v2)
     assert w[0] == pytest.approx(expected, abs=1e-6)
     assert w.sum() == pytest.approx(1)
-
-
-def test_many_levels_are_no_worse_than_any_other_weights() -> None:
-    generator = np.random.default_rng(4)
-    for _ in range(20):
-        size = int(generator.integers(2, 6))
-        means = generator.standard_normal((size, 3))
-        gaps = ((means[:, None] - means[None]) ** 2).sum(2)
-        variances = generator.uniform(0, 3, size)
-        shares = generator.dirichlet(np.ones(size))
-        found = drift_weights(variances, gaps, shares, 4)
-        assert found.min() >= 0
-
-        others = np.vstack([found, generator.dirichlet(np.ones(size), 500)])
-        bias = (others - shares) @ means
-        costs = others**2 @ variances + 4 * (bias**2).sum(1)
-        assert costs[0] <= costs.min() * (1 + 1e-9)
-
-
-def test_an_empty_loose_level_leaves_all_to_the_other() -> None:
-    assert ratio_weights(np.array([0.0, 10.0]), (1.0, 0.1)).tolist() == [0.0, 1.0]

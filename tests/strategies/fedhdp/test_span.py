@@ -27,19 +27,6 @@ def test_what_is_kept_lies_inside_and_what_is_orthogonal_does_not() -> None:
     assert inside + float(np.square(rest).sum()) == pytest.approx(all_of_it, rel=1e-5)
 
 
-def test_equal_and_empty_updates_add_no_direction() -> None:
-    row = drawn(3, 1)
-    rows = np.vstack([row, 2 * row, np.zeros_like(row)])
-    state = keep_span(None, rows)
-    assert len(state) == 2  # zero has no direction
-    assert Span(state, D).rank == 1
-    assert Span(None, D).rank == 0
-    assert Span(keep_span(None, np.zeros((0, D), np.float32)), D).lift(np.zeros((1, 0))).shape == (
-        1,
-        D,
-    )
-
-
 def test_the_oldest_go_first_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = drawn(4, KEPT), drawn(5, KEPT - 1)
     span = Span(keep_span(keep_span(None, old), new), D)

@@ -6,12 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.estimators.softmax_head import Head
 from strategies.guards.head_content import (
     PublicMeans,
     content_scores,
-    copies_of,
     fit_to_public,
     head_rows,
     public_means,
@@ -86,30 +84,3 @@ def test_public_means_explain_records_of_their_kind_alone(sigma: float) -> None:
     rows = clean / length + noise
     found = fit_to_public(rows, np.full(2, sigma**2), public(), 0.3, 3.0)
     assert found.fits.tolist() == [sigma < 1, False]
-
-
-def test_a_logit_has_two_rows_of_half_the_noise() -> None:
-    head = Head(0, 1, 3)
-    update = np.array([[1, 2, 3, 4]], np.float32)
-    rows = head_rows(update, head)
-    np.testing.assert_allclose(rows[0, 1], np.array([1, 2, 3, 4]) / np.sqrt(2))
-    np.testing.assert_array_equal(rows[0, 0], -rows[0, 1])
-    assert (copies_of(head), copies_of(HEAD)) == (2, 1)
-
-
-def test_no_content_without_records_of_each_class_or_with_dead_inputs() -> None:
-    features, labels = drawn(7)
-    assert public_means(features, np.minimum(labels, 2), CLASSES) is None
-    assert public_means(np.zeros_like(features), labels, CLASSES) is None
-    assert public_means(features[:, :2], labels, CLASSES) is None
-    assert public_means(np.full_like(features, np.nan), labels, CLASSES) is None
-
-
-def test_directions_beside_the_means_are_orthonormal_and_beside_them() -> None:
-    test = load_dataset("digits", "").test
-    assert test is not None
-    found = public_means(test.features.reshape(len(test), -1), test.targets.astype(np.int64), 10)
-    assert found is not None
-    both = np.concatenate([found.span, found.beside], axis=1)
-    np.testing.assert_allclose(both.T @ both, np.eye(30), atol=1e-9)
-    np.testing.assert_allclose(found.means @ found.inverse, np.eye(10), atol=1e-9)

@@ -6,19 +6,15 @@ below it, and fewer coordinates than a real model, so that it is fast.
 
 from __future__ import annotations
 
-import copy
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from hdpfl_flower.estimators.softmax_head import Head
-from strategies.core.strategy_state import save_state
 from strategies.guards.bounds import REPEATS
-from strategies.guards.proof import QUIET, SHARED, Floor, ProofState, refuse_proven
+from strategies.guards.proof import QUIET, Floor, ProofState, refuse_proven
 
 Rows = npt.NDArray[np.float32]
 N, CLASSES, INPUTS = 20, 10, 199
@@ -97,27 +93,3 @@ def test_less_noise_than_the_floor_is_refused(head: Head | None) -> None:
     for _, honest in federation.rounds(4):
         honest[4] *= np.float32(0.5)
         assert proven(honest, Floor(ROUNDS, 0.01), head) == {"4": QUIET}
-
-
-def test_sites_come_and_go_and_who_shared_noise_stays_refused() -> None:
-    federation, state = Federation(11), EMPTY
-    turns = ([3, 7, 0, 1, 2, 4, 5], range(N), [2, 3, 12], [7, 1])
-    for t, ((_, honest), turn) in enumerate(zip(federation.rounds(4), turns, strict=True)):
-        rows = list(turn)
-        if t == 0:
-            honest[7] = jittered(honest[3], federation.generator)
-        before, kept = copy.deepcopy(state), honest.copy()
-        new, refused = refuse_proven(state, [NAMES[i] for i in rows], honest[rows], TERMS, HEAD)
-        assert refused == {site: SHARED for site in ("3", "7") if int(site) in rows}
-        np.testing.assert_array_equal(honest, kept)
-        assert saved(state) == saved(before), "the state before was changed"
-        state = new
-    assert state.shared == ("3", "7")
-    assert state.sketches.keys() == set(NAMES)
-
-
-def saved(state: ProofState) -> tuple[str, dict[str, bytes]]:
-    """Return what a checkpoint stores of ``state``."""
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    facts = json.dumps(save_state(state, arrays))
-    return facts, {name: array.tobytes() for name, array in arrays.items()}

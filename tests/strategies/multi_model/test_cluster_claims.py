@@ -82,28 +82,6 @@ def test_r_dpcfl_has_a_model_a_group_where_there_are_groups(
     np.testing.assert_array_equal(found.group == found.group[0], TRUE == 0)
 
 
-@pytest.mark.parametrize("cluster_map", ["mixture", "pca"])
-@pytest.mark.parametrize(("kind", "skew"), [("alike", 0), ("labels", 1)])
-def test_a_number_that_the_terms_give_is_kept_and_the_sites_choose(
-    kind: str, skew: float, cluster_map: str
-) -> None:
-    _, found = begins(kind, **{"r-dpcfl.clusters": 2, "r-dpcfl.cluster-map": cluster_map})
-    assert found.models == 2
-    assert found.gauges["clusters_label_skew"] == skew
-    assert found.gauges["clusters_separated"] == 0
-    assert found.gauges["last_soft_round"] == 1
-
-
-def test_without_a_head_only_a_given_number_is_trusted() -> None:
-    _, found = begins("groups", head=None)
-    assert found.models == 1
-    assert found.gauges["clusters_separated"] == 0
-    assert np.isnan(found.gauges["clusters_label_skew"])
-    _, told = begins("groups", head=None, **{"r-dpcfl.clusters": 2})
-    assert told.models == 2
-    assert told.gauges["clusters_separated"] == 1
-
-
 def late(kind: str, head: Head | None = HEAD, rounds: int = 9, **terms: Any) -> tuple[int, Any]:
     """Return the number of models of late clusters after so many rounds, and the last look."""
     rule = make_strategy(RunConfig.parse({"strategy": "late-clusters", "rounds": 99, **terms}))
@@ -131,10 +109,3 @@ def test_groups_part_the_sites() -> None:
     models, look = late("groups")
     assert models == 2
     assert (look["clusters_separated"], look["clusters_label_skew"]) == (1, 0)
-
-
-def test_sites_whose_labels_cannot_be_looked_at_part_on_the_operators_word_alone() -> None:
-    models, look = late("groups", head=None)
-    assert models == 1
-    assert np.isnan(look["clusters_label_skew"])
-    assert late("groups", head=None, **{"late-clusters.clusters": 2})[0] == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hdpfl_flower.clustering.clusters import Clusters
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.estimators.softmax_head import Head
@@ -111,21 +109,6 @@ def test_no_site_parts_before_three_looks() -> None:
     assert run.parted == 4
 
 
-@pytest.mark.parametrize("seen", [0, 1])
-def test_a_look_that_had_other_clusters_holds_the_sites_together(seen: int) -> None:
-    run = run_of(3, noises=np.full(8, 1e-3))
-    common = run.state.common
-    assert are_true([common.clients[site].seen[0] for site in SITES])
-    clients = dict(common.clients)
-    for i, site in enumerate(SITES):  # the look before the last was another one
-        last, _, *earlier = clients[site].seen
-        clients[site] = replace(clients[site], seen=(last, seen * (i % 2), *earlier))
-    run.state = replace(run.state, common=replace(common, clients=clients))
-    run.step(updates_of(4, np.full(8, 1e-3)))
-    assert not run.parted
-    assert run.gauges[4]["clusters_separated"] == 0
-
-
 def test_each_cluster_starts_where_it_would_be_alone() -> None:
     """These updates do not depend on the model, so that it is exact."""
     run = run_of(7)
@@ -134,12 +117,6 @@ def test_each_cluster_starts_where_it_would_be_alone() -> None:
     for site in (0, 7):
         alone = rows[:, TRUE[site] == TRUE].mean(axis=1).sum(axis=0)
         np.testing.assert_allclose(run.moved[run.groups()[site]], alone, atol=1e-4)
-
-
-def test_what_was_summed_up_is_dropped_when_the_sites_part() -> None:
-    run = run_of(7)
-    assert run_of(2).state.common.clients["site-0"].beyond.any()
-    assert run.state.common is None
 
 
 def test_without_groups_it_stays_one_model() -> None:
@@ -180,64 +157,6 @@ def test_one_that_missed_rounds_is_placed_and_a_newcomer_gets_the_largest_cluste
     assert run.rule.model_of_site(run.state, "site-0") == run.groups()[0]
 
 
-def test_those_heard_in_an_eighth_of_the_rounds_are_no_cluster_of_their_own() -> None:
-    """What they show beyond the common model is an eighth of what the others show, and unsure."""
-    run, seldom = Run(rule_of()), (0, 1, 4, 5)
-    for t in range(1, 18):
-        rows = updates_of(t, noises=np.full(8, 0.1))
-        here = [i for i in range(8) if i not in seldom or t % 8 == 1]
-        run.step(rows[here], [SITES[i] for i in here])
-    assert run.parted == 17
-    assert are_true(run.groups())
-
-
-@pytest.mark.parametrize(("above_noise", "parted"), [(True, 4), (False, 0)])
-def test_certain_clusters_that_do_not_separate_part_nobody(
-    monkeypatch: pytest.MonkeyPatch, above_noise: bool, parted: int
-) -> None:
-    gaps = np.array([[np.inf, 9.0], [9.0, np.inf]])
-    found = Clusters(np.eye(2)[TRUE], np.zeros((8, 1)), gaps, above_noise)
-    monkeypatch.setattr(
-        "strategies.multi_model.late_clusters.cluster_by_direction", lambda *_: found
-    )
-    assert run_of(10).parted == parted
-
-
-@pytest.mark.parametrize("sites", [1, 2])
-def test_few_sites_have_one_model(sites: int) -> None:
-    run = Run(rule_of())
-    for t in range(1, 6):
-        run.step(updates_of(t)[:sites], SITES[:sites])
-    assert run.state.models == 1
-
-
-def test_a_site_that_never_moves_shows_nothing_stops_nothing_and_gets_the_largest_cluster() -> None:
-    """Whether it is there when the sites part, or not."""
-    for rounds in (range(1, 8), (1, 2, 3)):
-        run = Run(rule_of())
-        for t in range(1, 8):
-            rows = updates_of(t)
-            rows[1] = 0
-            here = [i for i in range(8) if i != 1 or t in rounds]
-            run.step(rows[here], [SITES[i] for i in here])
-        assert run.parted == 4
-        known = [group for i, group in enumerate(run.groups()) if i != 1]
-        assert len(set(known[:3])) == len(set(known[3:])) == 1
-        assert run.groups()[1] == known[3]
-
-
-def test_weights_of_another_rule_count_before_and_after() -> None:
-    noises = np.resize([0.02, 0.2], 8)
-    run = run_of(12, rule_of("robust-hdp+late-clusters"), noises=noises)
-    assert run.parted
-    exact = noises < 0.1
-    rows = updates_of(13, noises)
-    run.step(rows)
-    updates = RoundUpdates(14, SITES, rows, group=np.array(run.groups()))
-    _, outcome = run.rule.combine(run.state, updates, RandomStream(bytes(32)))
-    assert outcome.weights[exact].min() > 5 * outcome.weights[~exact].max()
-
-
 def test_clusters_that_cannot_be_are_refused(tmp_path: Path) -> None:
     config = {"strategy": "late-clusters", "rounds": 2, "partition": "iid", "epsilons": "inf",
               "runs-dir": str(tmp_path), "run-id": "r"}  # fmt: skip
@@ -247,19 +166,3 @@ def test_clusters_that_cannot_be_are_refused(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(StrategyError, match=words):
             run_in_process(RunConfig.parse({**config, "late-clusters.clusters": clusters}), 4)
-
-
-def test_groups_in_a_run_get_a_model_each(tmp_path: Path) -> None:
-    """Without noise, labels of half the sites shifted by one: a model a group, each good at it."""
-    config = {"strategy": "late-clusters", "rounds": 6, "epsilons": "inf", "partition": "iid",
-              "groups": "label-shift:3:3", "learning-rate": 0.5, "runs-dir": str(tmp_path),
-              "run-id": "r"}  # fmt: skip
-    result = run_in_process(RunConfig.parse(config), 6)
-    told = [event["gauges"]["clusters"] for event in result.rounds]
-    assert told[:2] == [1, 1]
-    assert told[-1] == 2
-    accuracy = [event["metrics"]["accuracy"] for event in result.rounds]
-    parted = told.index(2)
-    assert accuracy[parted] > accuracy[parted - 1] + 0.1
-    groups = [result.models[str(i)] for i in range(6)]
-    assert groups == [groups[0]] * 3 + [1 - groups[0]] * 3

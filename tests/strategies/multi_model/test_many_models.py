@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Error
+from flwr.app import ConfigRecord
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
@@ -18,7 +18,7 @@ from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import RoundUpdates
 from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import RunResult, run
-from strategies import check_strategy, make_strategy
+from strategies import make_strategy
 from strategies.core.interface import SiteRequest, State
 from strategies.multi_model.base import MultiModel
 from tests.federation import Answer, ScriptedGrid, Site, sends
@@ -67,20 +67,6 @@ def later(
 # --- R-DPCFL ---------------------------------------------------------------------------------
 
 
-def test_the_papers_map_is_another_one() -> None:
-    """It looks along two axes: for three groups both show something."""
-    generator = np.random.default_rng(5)
-    centres = generator.standard_normal((3, SIZE))[np.repeat(range(3), 4)]
-    rows = (centres + 0.05 * generator.standard_normal((12, SIZE))).astype(np.float32)
-    updates = RoundUpdates(1, tuple(map(str, range(12))), rows)
-    stds = {}
-    for kind in ("mixture", "pca"):
-        _, gauges = begun(rule_of(**{"r-dpcfl.cluster-map": kind, "r-dpcfl.clusters": 3}), updates)
-        assert len({tuple(part) for part in gauges["cluster"].reshape(3, 4).tolist()}) == 3
-        stds[kind] = gauges["clusters_mss"]
-    assert stds["mixture"] != stds["pca"]
-
-
 def test_clusters_are_found_told_and_trained() -> None:
     rule = rule_of()
     state, gauges = begun(rule)
@@ -124,14 +110,6 @@ def test_after_the_soft_rounds_sites_choose_as_often_as_is_paid_for_and_keep_the
     assert rule.request(state, 15, "site-0") == SiteRequest(mine)
 
 
-def test_the_last_of_two_choices_wins() -> None:
-    rule = rule_of(choice="gaussian times=2")
-    state, _ = begun(rule)
-    for choice in (0, 1):
-        state = later(rule, state, [choice] * 6, chose=True)
-    assert rule.request(state, 15, "site-0") == SiteRequest(1)
-
-
 def test_a_newcomer_and_one_that_missed_round_1_choose_at_once() -> None:
     rule = rule_of()
     present = RoundUpdates(1, SITES[1:], first_updates().updates[1:])
@@ -144,40 +122,6 @@ def test_a_newcomer_and_one_that_missed_round_1_choose_at_once() -> None:
     without = rule_of(**{"choice": "none"})
     state, gauges = begun(without, RoundUpdates(1, SITES[:5], first_updates().updates[:5]))
     assert without.request(state, 5, "new") == SiteRequest(int(gauges["cluster"][0]))  # 3 of 5
-
-
-def test_clusters_that_do_not_separate_are_told_and_sites_choose_from_round_2(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    rule = rule_of()
-    state, gauges = begun(rule, first_updates(apart=0.0, noise=1.0))
-    assert gauges["clusters_separated"] == 0
-    assert gauges["last_soft_round"] == 1
-    assert rule.request(state, 2, "site-3").use == wire.CHOOSE
-    assert "no clusters are certain" in caplog.text
-
-
-@pytest.mark.parametrize("clusters", [0, 2])
-def test_one_client_has_one_model(clusters: int) -> None:
-    rule = rule_of(**{"r-dpcfl.clusters": clusters})
-    one = RoundUpdates(1, SITES[:1], first_updates().updates[:1])
-    state, _ = begun(rule, one)
-    assert state.models == 1
-    assert rule.request(state, 2, "site-0") == SiteRequest(0)
-
-
-def test_weights_of_another_rule_count_within_the_clusters() -> None:
-    rule = rule_of(strategy="weiavg+r-dpcfl")
-    epsilons = np.array([1.0, 2.0, 1.0, 4.0, 4.0, 8.0])
-    updates = first_updates()
-    given = RoundUpdates(1, SITES, updates.updates, {"epsilon": epsilons})
-    _, outcome = rule.combine(rule.initial_state(), given, RandomStream(bytes(32)))
-    np.testing.assert_allclose(outcome.weights, [0.25, 0.5, 0.25, 0.25, 0.25, 0.5])
-    group = outcome.group
-    assert group is not None
-    np.testing.assert_allclose(
-        outcome.update[group[0]], outcome.weights[:3] @ updates.updates[:3], atol=1e-5
-    )
 
 
 # --- whole runs ------------------------------------------------------------------------------
@@ -218,29 +162,6 @@ def test_a_model_a_cluster_moves_with_its_own_sites_alone(tmp_path: Path) -> Non
     np.testing.assert_allclose(apart, 6 * (rows[:3].mean(0) - rows[3:].mean(0)), atol=0.02)
 
 
-def test_only_those_who_choose_are_sent_more_than_one_model(tmp_path: Path) -> None:
-    result, _ = scripted(two_groups(), tmp_path, rounds=8)
-    down = [event["bytes_down"] for event in result.rounds]
-    chose = [sum(event["gauges"].get("chose", [0])) for event in result.rounds]
-    assert chose == [0, 0, 0, 0, 6, 6, 0, 0]  # rounds 5 and 6: after ⌊8/2⌋
-    assert down[1] == down[2] == down[3] == down[6] == down[7]
-    assert 4 * SIZE * 6 < down[4] - down[3] < 1.1 * (4 * SIZE * 6) + 6000
-
-
-@pytest.mark.parametrize("fault", [lambda _: Error(wire.FAILED, "failed"), lambda _: None])
-def test_a_site_dead_in_round_1_joins_by_choosing(tmp_path: Path, fault: Site) -> None:
-    late = moving(first_updates().updates[0], 0)
-    sites = {**two_groups(), "site-0": lambda t: fault(t) if t == 1 else late(t)}
-    result, _ = scripted(sites, tmp_path)
-    told = [dict(zip(e["accepted"], e["gauges"]["cluster"], strict=True)) for e in result.rounds]
-    assert "site-0" not in told[0]
-    assert "site-0" in told[1]
-    chose = dict(
-        zip(result.rounds[1]["accepted"], result.rounds[1]["gauges"]["chose"], strict=True)
-    )
-    assert [site for site, is_choice in chose.items() if is_choice] == ["site-0"]
-
-
 @pytest.mark.parametrize("choice", [None, 2, -1, 1.0], ids=str)
 def test_a_choice_that_is_none_is_dropped(tmp_path: Path, choice: Any) -> None:
     class Odd(ScriptedGrid):
@@ -266,20 +187,6 @@ def test_ifca_tosses_first_and_chooses_then(tmp_path: Path) -> None:
     result, _ = scripted(two_groups(), tmp_path, strategy="ifca", rounds=5)
     chose = [sum(event["gauges"].get("chose", [0])) for event in result.rounds]
     assert chose == [0, 6, 6, 0, 0]
-
-
-def test_local_models_follow_their_site_and_newcomers_start_one(tmp_path: Path) -> None:
-    sites = two_groups()
-    late = sites["site-5"]
-    sites["site-5"] = lambda t: late(t) if t > 2 else Error(wire.FAILED, "failed")
-    result, _ = scripted(sites, tmp_path, strategy="local", choice="")
-    assert [event["gauges"]["clusters"] for event in result.rounds] == [5, 5, 6, 6, 6, 6]
-    models = wire.unpack_models(wire.write_model(result.arrays))
-    rows, ends = first_updates().updates, []
-    for i, site in enumerate(SITES):
-        end = np.concatenate([a.numpy().ravel() for a in models[result.models[site]].values()])
-        ends.append(end - (6 if i < 5 else 4) * rows[i])
-    np.testing.assert_allclose(ends, np.broadcast_to(ends[0], (6, SIZE)), atol=0.02)
 
 
 def simulated(folder: Path, strategy: str, **more: Any) -> RunResult:
@@ -355,17 +262,3 @@ def test_terms_that_cannot_be_are_refused_before_anything_is_trained(
     assert not journal.exists() or not [
         event for event in read_journal(journal) if event["event"] == "round"
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("r-dpcfl+pfa", "'r-dpcfl' has several models by itself"),
-        ("pfa+r-dpcfl", "'pfa' projects by itself"),
-        ("fedhdp+r-dpcfl", "'fedhdp' is more than weights"),
-        ("fedavg+local", "after '\\+' write a projection, .*: pfa, random, r-dpcfl"),
-    ],
-)
-def test_parts_that_do_not_go_together_are_named(name: str, words: str) -> None:
-    with pytest.raises(StrategyError, match=words):
-        check_strategy(name)

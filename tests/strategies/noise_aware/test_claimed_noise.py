@@ -23,8 +23,6 @@ from strategies import make_strategy
 from strategies.noise_aware.claimed_noise import (
     least_noise_multiplier,
     least_noise_std,
-    noise_bounds,
-    raise_estimates,
 )
 from tests.client_app.training.oracle import make_engine
 from tests.client_app.training.updates import plan_of, records_of, start_of
@@ -158,46 +156,6 @@ def test_given_noise_is_its_own_bound_and_needs_no_epsilon() -> None:
     assert bound(of_client) == pytest.approx(2 * 4.0 * 0.5, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("keys", "facts"),
-    [
-        ({}, (math.nan, 12, 60)),
-        ({}, (1.0, math.nan, 60)),
-        ({}, (1.0, 12, math.nan)),
-        ({}, (math.inf, 12, 60)),
-        ({}, (-1.0, 12, 60)),
-        ({}, (1.0, 61, 60)),
-        ({}, (1.0, 0, 60)),
-        ({}, (1.0, 12, 1e300)),
-        ({}, (1e6, 12, 60)),
-        ({"noise": "server"}, (1.0, 12, 60)),
-        ({"work": "joint mask=random"}, (1.0, 12, 60)),
-        ({"calibration": "pfa"}, (1.0, 12, 60)),
-        ({"rounds": 1, "work": "plain first-batch=full"}, (1.0, 12, 60)),
-    ],
-)
-def test_without_true_facts_there_is_no_bound(
-    keys: dict[str, Any], facts: tuple[float, float, float]
-) -> None:
-    assert least_noise_std(RunTerms.parse({**SMALL, **keys}), 1, *facts) == 0
-
-
-def test_a_looser_claim_bounds_less() -> None:
-    terms = RunTerms.parse(SMALL)
-    by_epsilon = [bound(terms, epsilon=epsilon) for epsilon in (0.3, 1.0, 3.0, 10.0)]
-    by_batch = [least_noise_std(terms, 1, EPSILON, b, RECORDS) for b in (3, 6, 12, 60)]
-    for bounds in (by_epsilon, by_batch):
-        assert (np.diff(bounds) < 0).all()
-
-
-def test_estimates_below_are_raised_and_no_others() -> None:
-    variances, bounds = np.array([0.01, 4.0, np.inf, 1.0]), np.array([0.5, 1.0, 2.0, 0.0])
-    raised = raise_estimates(variances, bounds)
-    np.testing.assert_array_equal(raised.variances, [0.25, 4.0, np.inf, 1.0])
-    np.testing.assert_array_equal(raised.gauges["noise_raised"], [1, 0, 0, 0])
-    assert raise_estimates(variances, np.zeros(4)).gauges == {}
-
-
 def quiet_liar(name: str, epsilon: float) -> tuple[float, dict[str, Any]]:
     """Weight of a site of ten that claims ``epsilon`` and sends next to no noise; the gauges."""
     terms = {"strategy": name, "rounds": 4, "learning-rate": 0.1}
@@ -231,13 +189,3 @@ def test_what_robust_hdp_asks_for_and_gets_stays_as_published() -> None:
     strategy = make_strategy(RunConfig.parse({"strategy": "robust-hdp"}))
     assert not strategy.needs | strategy.welcomes
     assert quiet_liar("robust-hdp", 1.0)[0] > 0.5
-
-
-def test_one_number_along_a_direction_has_no_bound() -> None:
-    facts = {"epsilon": np.ones(2), "batch-size": np.full(2, 12.0)}
-    facts["declared-records"] = np.full(2, 60.0)
-    rows = np.ones((2, 3), np.float32)
-    updates = RoundUpdates(1, ("a", "b"), rows, facts, projected=np.array([True, False]))
-    found = noise_bounds(RunTerms.parse(SMALL), updates)
-    assert found[0] == 0
-    assert found[1] > 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
@@ -16,7 +15,6 @@ from strategies.noise_aware.disclosed_noise import ALARM, DISCLOSED
 CLASSES, INPUTS, ROUNDS = 3, 60, 12
 HEAD = Head(0, CLASSES, INPUTS)
 STD = np.array([0.3, 1.0, 2.0])
-Floats = npt.NDArray[np.float64]
 
 
 def run(
@@ -59,12 +57,6 @@ def test_weights_rest_on_what_sites_disclose(name: str, head: Head | None) -> No
         np.testing.assert_allclose(outcome.gauges["noise_std"], STD)
         if name == "robust-hdp":
             np.testing.assert_allclose(outcome.weights, STD**-2 / np.sum(STD**-2.0))
-
-
-def test_nothing_is_asked_for_by_default() -> None:
-    rule = make_strategy(RunConfig.parse({"strategy": "robust-hdp"}))
-    assert "noise-std" not in rule.needs | rule.welcomes
-    assert not any(any(believed(one)) for one in run(STD, estimator="auto"))
 
 
 LIES = [0.0, np.nan, 1e300, -1.0, 1e-200, 1e-3, np.inf]

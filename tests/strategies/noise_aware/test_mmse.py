@@ -11,13 +11,12 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.estimators.client_bias import differences, least_error_weights
 from hdpfl_flower.estimators.departure import Departure
 from hdpfl_flower.estimators.softmax_head import Head
-from hdpfl_flower.monitoring.influence import Influence, influence_of
+from hdpfl_flower.monitoring.influence import Influence
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from hdpfl_flower.weights import stretches, weighted_rows
-from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import round_facts
-from strategies import check_strategy, make_strategy
+from strategies import make_strategy
 from strategies.core.round_report import RoundReport
 from strategies.noise_aware import mmse
 from strategies.noise_aware.mmse import MMSE, OneWeightMMSE
@@ -171,20 +170,6 @@ def test_a_model_that_odd_quiet_clients_moved_is_taken_back(asked: int) -> None:
     assert np.linalg.norm(model - by_target) < 0.05 * np.linalg.norm(by_least - by_target)
 
 
-def test_a_run_takes_back_what_odd_quiet_clients_did() -> None:
-    """Two of ten hospitals have inverted images and little noise; the rate is found."""
-    keys = {"dataset": "digits", "model": "logreg", "partition": "iid", "batch-sizes": "32"}
-    noise = {"groups": "inverted:8:2", "epsilons": "1,1,1,1,1,1,1,1,8,8", "delta": 1e-3}
-    run = RunConfig.parse({"strategy": "mmse", "rounds": 12, "seed": 1, **keys, **noise})
-    rounds = run_in_process(run, 10).rounds
-    gauges = [event["gauges"] for event in rounds]
-    assert gauges[0]["kept_departure"] > 0.9 and gauges[-1]["kept_departure"] < 0.1
-    assert min(one["past_scale"] for one in gauges) < 0.95  # steps of more noise are shorter
-    shares = influence_of(rounds).shares()
-    assert 0.1 < shares["8"] + shares["9"] < 0.25
-    assert sum(gauges[0]["target"][-2:]) < 0.25 < sum(rounds[0]["weights"][-2:])
-
-
 def test_the_journal_has_the_shares_of_the_model_that_is() -> None:
     """One coordinate a client, in which it alone moves: the model shows its coefficient."""
     keys = {"strategy": "mmse", "rounds": 12, "learning-rate": "auto"}
@@ -208,29 +193,6 @@ def test_the_journal_has_the_shares_of_the_model_that_is() -> None:
     np.testing.assert_allclose(list(influence.models[0].values()), model[:20] / mark, rtol=1e-3)
 
 
-def test_a_guard_takes_nothing_out_of_what_may_be_taken_back() -> None:
-    for name, takes in {"mmse": False, "robust-hdp": True, "mmse+fedprox": True}.items():
-        keys = {"strategy": name, "guard": "content", "learning-rate": 0.1}
-        assert make_strategy(RunConfig.parse(keys)).guard._takes_back == takes
-
-
-@pytest.mark.parametrize("around", ["part", "cap"])
-def test_what_the_model_does_not_have_is_not_taken_back(around: str) -> None:
-    """A part is not told what the server's step did, and the cap has cut the quiet weights."""
-    strategy, revised = rule(OneWeightMMSE), []
-    if around == "cap":
-        strategy = make_strategy(RunConfig.parse({"strategy": "mmse", "rounds": R, "guard": "cap"}))
-    state = strategy.initial_state()
-    for server_round in range(1, 31):
-        state, outcome = strategy.combine(state, drawn_odd(server_round), RandomStream(bytes(32)))
-        if around == "cap":
-            state = strategy.after_step(state, outcome)
-        revised.append(outcome.revision)
-    assert outcome.weights[17:].sum() < 0.2
-    assert revised == [None] * 30
-    assert strategy.declare().is_final and not rule().declare().is_final
-
-
 def test_a_noisy_client_keeps_the_label_that_it_alone_holds():
     """In that row alone; one weight for each client cannot do that."""
     _, by_row = run_of(rule(), 30)
@@ -240,32 +202,6 @@ def test_a_noisy_client_keeps_the_label_that_it_alone_holds():
     assert shares[0, 11] > 0.6 * target[11]
     assert np.median(shares[1:, 11]) < 0.5 * shares[0, 11]
     assert one.row_weights is None
-
-
-def test_where_all_agree_the_weights_are_those_of_least_noise():
-    """Per local step: pᵢ ∝ kᵢ²/σᵢ²; the aggregate has at most 1.05 of the least noise.
-
-    σ̂² after 20 rounds of 500 numbers has a relative error of √(3/(20·500)) = .017, which costs its
-    square; the rest of the bound is for an agreement that chance could explain.
-    """
-    same = np.broadcast_to(signals()[:1] / 5, signals().shape)
-    strategy, state = rule(), rule().initial_state()
-    for server_round in range(1, 21):
-        state, outcome = strategy.combine(state, drawn(server_round, same), RandomStream(bytes(32)))
-    rows = outcome.row_weights
-    per_step = NOISE / STEPS
-    p = rows.shares * STEPS
-    p /= p.sum(axis=1, keepdims=True)
-    least = 1 / (1 / per_step**2).sum()
-    assert np.all((p**2) @ per_step**2 <= 1.05 * least)
-
-
-def test_nobody_discloses_and_the_target_is_the_plain_mean_of_the_updates():
-    """Neither steps nor records: FedAvg's."""
-    strategy = rule()
-    updates = replace(drawn(1), disclosed={})
-    _, outcome = strategy.combine(strategy.initial_state(), updates, RandomStream(bytes(32)))
-    np.testing.assert_allclose(outcome.gauges["target"], 1 / N)
 
 
 def test_who_overstates_its_records_gains_ten_times_the_median_at_most():
@@ -285,57 +221,3 @@ def test_who_overstates_its_records_gains_ten_times_the_median_at_most():
     hidden = RECORDS.copy()
     hidden[3] = np.nan
     np.testing.assert_allclose(target(hidden), 1 / N)
-
-
-def test_clients_may_miss_rounds():
-    """Each has its own number of uploads; who is absent has no weight and is not forgotten."""
-
-    def without_some(updates: RoundUpdates) -> RoundUpdates:
-        stay = [i for i in range(N) if (i + updates.server_round) % 3]
-        return replace(
-            updates,
-            sites=tuple(updates.sites[i] for i in stay),
-            updates=updates.updates[stay],
-            disclosed={fact: column[stay] for fact, column in updates.disclosed.items()},
-        )
-
-    state, outcome = run_of(rule(), 9, without_some)
-    assert {site: one.rounds for site, one in state.sums.items()} == dict.fromkeys(
-        map(str, range(N)), 6.0
-    )
-    assert outcome.weights.sum() == pytest.approx(1)
-
-
-def test_large_blocks_are_sampled():
-    """The sums take no second copy of the updates, and hold every block."""
-    rows = np.random.default_rng(0).standard_normal((4, 61_000)).astype(np.float32)
-    head = Head(60_000, 10, 99)
-    strategy = rule()
-    updates = RoundUpdates(1, tuple("abcd"), rows, head=head)
-    state, outcome = strategy.combine(strategy.initial_state(), updates, RandomStream(bytes(32)))
-    ends = np.array(state.ends)
-    np.testing.assert_array_equal(np.diff([0, *ends[:10]]), 100)
-    assert abs(ends[-1] - ends[-2] - mmse.KEPT) <= 16
-    assert len(np.unique(state.coordinates)) == ends[-1]
-    assert outcome.row_weights.shares.shape == (11, 4)
-
-
-@pytest.mark.parametrize(
-    ("classes", "inputs", "kept"), [(4, 20_000, 12_500), (10, 8_000, 5_000), (80, 1_999, 1_000)]
-)
-def test_many_class_rows_share_what_is_kept(classes: int, inputs: int, kept: int) -> None:
-    rows = np.random.default_rng(0).standard_normal((4, classes * (inputs + 1)), dtype=np.float32)
-    strategy = rule()
-    updates = RoundUpdates(1, tuple("abcd"), rows, head=Head(0, classes, inputs))
-    state, _ = strategy.combine(strategy.initial_state(), updates, RandomStream(bytes(32)))
-    # Whole lines of 16 coordinates are drawn, and every row has its bias.
-    sizes = np.diff([0, *state.ends[:classes]])
-    assert np.all((sizes > kept - 16) & (sizes <= kept + 1))
-
-
-def test_around_it_a_part_has_one_weight_for_each_client():
-    """A cluster or a splitting weighs whole updates."""
-    assert check_strategy("mmse+fedprox").weighting is OneWeightMMSE
-    assert check_strategy("mmse+r-dpcfl").weighting is OneWeightMMSE
-    assert issubclass(check_strategy("mmse+momentum"), MMSE)
-    assert check_strategy("mmse+momentum").by_row

@@ -17,7 +17,6 @@ from hdpfl_flower.models.networks import flatten
 from hdpfl_flower.models.parts import parts_of
 from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import RunResult
-from strategies import make_strategy
 
 pytestmark = pytest.mark.usefixtures("guessed_noise")
 
@@ -82,25 +81,6 @@ def test_a_rule_sees_the_shared_part_and_each_site_keeps_its_own(tmp_path: Path,
         owns.append(whole[parts.head].tobytes())
     assert len(set(owns)) == SITES
     assert "personal-accuracy" in result.rounds[-1]["metrics"]
-
-
-@pytest.mark.parametrize("part", ["head", "body"])
-def test_silent_sums_are_sought_where_the_head_is_sent_alone(tmp_path: Path, part: str) -> None:
-    """The last layer of a body may look like a head, and its sums are not silent."""
-    more = {"strategy": "robust-hdp", "work": f"alternate stays={part}", "model": "mlp:10:10"}
-    config, seen = config_of(tmp_path, **more), []
-    rule = type(make_strategy(config))
-    combine = rule.combine
-
-    def spy(self: Any, state: Any, updates: Any, noise: Any) -> Any:
-        seen.append(updates.head)
-        return combine(self, state, updates, noise)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rule, "combine", spy)
-        run_in_process(config, SITES)
-    assert len(seen) == 3
-    assert all((head is None) == (part == "head") for head in seen)
 
 
 def test_a_site_that_comes_late_begins_with_the_public_head_and_keeps_it_over_clusters(

@@ -48,16 +48,6 @@ def test_a_strategy_sets_what_the_terms_leave_open(name: str) -> None:
         assert {key: getattr(terms, key) for key in SETS[name]} == SETS[name]
 
 
-@pytest.mark.parametrize("name", ["fedbabu", "dp-fedavg-fb", "pmtl"])
-def test_tuning_is_as_long_as_a_round_where_the_terms_leave_it_open(name: str) -> None:
-    for given, steps in (
-        ({"local-steps": 7}, 7),
-        ({"local-steps": 0, "local-epochs": 2}, 20),
-        ({"after": "tuning steps=3"}, 3),
-    ):
-        assert terms_of(strategy=name, **given).tuning_steps == steps
-
-
 @pytest.mark.parametrize(
     ("config", "words"),
     [

@@ -126,40 +126,6 @@ def test_the_weights_are_weiavgs_and_the_journal_says_who_is_public() -> None:
     np.testing.assert_array_equal(outcome.gauges["public"], PUBLIC)
 
 
-def test_updates_in_the_public_span_are_not_changed() -> None:
-    rows = rows_of().astype(np.float64)
-    rows[~PUBLIC] = np.random.default_rng(5).standard_normal((4, 3)) @ rows[PUBLIC]
-    rows32 = rows.astype(np.float32)
-    outcome = combine(rows32, subspace_rank=3)
-    # float32 moves a private row out of the span by 2⁻²⁴ of itself, and the update as much again
-    bound = 4 * 2**-24 * np.abs(rows).max() * D
-    assert np.abs(outcome.update - SHARES @ rows).max() < bound
-
-
-@pytest.mark.parametrize("rule", ["pfa", "random-projection", "fedavg+pfa", "robust-hdp+random"])
-@pytest.mark.parametrize(
-    ("epsilons", "split", "who"),
-    [
-        (EPSILONS, "threshold:30", "public"),
-        (np.full(7, 0.3), "gmm", "private"),
-        (EPSILONS, "top:1", "private"),
-    ],
-)
-def test_where_nothing_can_be_projected_the_weights_are_used_and_it_is_said(
-    caplog: pytest.LogCaptureFixture, epsilons: np.ndarray, split: str, who: str, rule: str
-) -> None:
-    rows = rows_of()
-    outcome = combine(rows, epsilons, strategy=rule, public_split=split)
-    check_same(outcome.update, outcome.weights @ rows.astype(np.float64))
-    assert outcome.gauges["subspace_rank"] == 0
-    assert f"round 1: no {who} site; nothing is projected" in caplog.text
-
-
-def test_one_site_gets_its_way() -> None:
-    rows = rows_of()[:1]
-    np.testing.assert_array_equal(combine(rows, EPSILONS[:1]).update, rows[0])
-
-
 def test_an_update_of_zeros_is_not_public() -> None:
     """Alone among the public ones, it would project everybody else's update to nothing."""
     rows = rows_of()
@@ -167,12 +133,6 @@ def test_an_update_of_zeros_is_not_public() -> None:
     outcome = combine(rows)
     check_same(outcome.update, SHARES @ rows.astype(np.float64))
     assert not np.any(outcome.gauges["public"])
-
-
-def test_tensors_of_the_same_size_get_random_directions_of_their_own() -> None:
-    rows = np.tile(rows_of()[:, :1], D)  # every coordinate alike
-    update = combine(rows, strategy="random-projection", subspace_scope="tensor").update
-    assert not np.allclose(update[PARTS[1]], update[PARTS[2]])
 
 
 def test_random_projection_leaves_the_public_part_as_it_is() -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import StrategyError
-from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from server_app.in_process.comparison import jobs_of
-from server_app.run.rounds import run
-from strategies import PROJECTIONS, STRATEGIES, check_strategy, make_strategy
+from strategies import PROJECTIONS, STRATEGIES, make_strategy
 from strategies.core.base import State
 from strategies.core.sampler import Sampler
 from strategies.core.strategy_state import save_state
@@ -25,7 +20,7 @@ from strategies.projection.base import Projected
 from strategies.splitting.base import Splitting
 from strategies.splitting.own_starts import OwnStarts
 from strategies.splitting.scaffold import Scaffold
-from tests.federation import ScriptedGrid, sends, weighing
+from tests.federation import weighing
 
 WEIGHTINGS = [
     name
@@ -71,64 +66,11 @@ def test_the_weights_the_state_and_the_gauges_are_those_of_the_rule_that_weighs(
         assert not np.allclose(both.update, alone.update, rtol=1e-3)
 
 
-def test_pfa_is_weiavg_with_its_projection() -> None:
-    for rule, spelled in (("pfa", "weiavg+pfa"), ("random-projection", "weiavg+random")):
-        np.testing.assert_array_equal(combine(rule)[1].update, combine(spelled)[1].update)
-
-
-def test_a_projecting_rule_needs_what_its_weights_need_and_every_epsilon() -> None:
-    for name in WEIGHTINGS:
-        terms = RunConfig.parse(weighing(name, "records"))
-        needs = check_strategy(f"{name}+pfa")(terms).declare().required_facts
-        assert needs == STRATEGIES[name](terms).declare().required_facts | {"epsilon"}
-
-
-def test_what_the_rule_that_weighs_proposes_is_proposed() -> None:
-    rule = make_strategy(RunConfig.parse({"strategy": "minimum+pfa"}))
-    disclosed = {"a": {"epsilon": 2.0}, "b": {"epsilon": 0.5}}
-    assert rule.propose(rule.terms, disclosed).epsilon_cap == 0.5
-
-
 def test_random_directions_change_with_round_and_seed_and_with_nothing_else() -> None:
     first = combine("fedavg+random")[1].update
     np.testing.assert_array_equal(combine("fedavg+random")[1].update, first)
     assert not np.allclose(combine("fedavg+random", server_round=2)[1].update, first)
     assert not np.allclose(combine("fedavg+random", seed=2)[1].update, first)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("fedsgd+pfa", "is not known; choose one of fedavg"),
-        ("fedavg+pca", r"after '\+' write a projection, .*: pfa, random"),
-        ("fedavg+", r"after '\+' write a projection, .*: pfa, random"),
-        ("mmse+pfa", "take 'mmse' alone"),
-        ("mmse+random", "take 'mmse' alone"),
-        ("fedavg+pfa+random", "takes one projection, clustering or splitting after its weights"),
-        ("pfa+random", "'pfa' projects by itself"),
-    ],
-)
-def test_what_does_not_compose_is_refused_on_one_line(name: str, words: str) -> None:
-    with pytest.raises(StrategyError, match=words) as error:
-        check_strategy(name)
-    assert "\n" not in str(error.value)
-
-
-def test_a_composed_rule_is_a_row_of_a_comparison_and_its_journal_says_what_it_did(
-    tmp_path: Path,
-) -> None:
-    base = RunConfig.parse({"rounds": 1, "evaluation": "none", "runs-dir": str(tmp_path)})
-    plain, composed = jobs_of(base, ["robust-hdp", "robust-hdp+pfa"], 1, 3)
-    assert plain.terms.run_id != composed.terms.run_id
-    noise = np.random.default_rng(0).standard_normal((3, 650)).astype(np.float32)
-    sites = {str(i): sends(0.01 * row) for i, row in enumerate(noise)}
-    facts = {str(i): {"epsilon": epsilon} for i, epsilon in enumerate((0.5, 0.6, 8.0))}
-    run(ScriptedGrid(sites, facts), composed.config)
-    journal = read_journal(tmp_path / composed.terms.run_id / "journal.jsonl")
-    (event,) = [event for event in journal if event["event"] == "round"]
-    assert event["gauges"]["public"] == [0, 0, 1]
-    assert event["gauges"]["subspace_rank"] == 1
-    assert len(event["gauges"]["noise_std"]) == 3
 
 
 def test_who_is_public_does_not_follow_from_who_is_asked() -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.updates import Outcome, Revision, RoundUpdates
 from strategies import make_strategy
@@ -60,20 +59,6 @@ def test_the_rates_are_those_of_the_equations() -> None:
     assert rates[2] < rates[1] > rates[3]
 
 
-def test_from_a_given_model_the_first_step_is_half_as_large() -> None:
-    given = {"start": "sha256:" + "0" * 64}
-    rates = {
-        parts: walk(make_strategy(config_of(**keys)).step, np.zeros(SIZE), np.ones_like)[1][0]
-        for parts, keys in {
-            "none": {},
-            "all": given,
-            "body": {**given, "start-parts": "body"},  # under a last layer that knows nothing
-        }.items()
-    }
-    assert rates["all"] == pytest.approx(rates["none"] / 2)
-    assert rates["body"] == rates["none"]
-
-
 def test_noise_alone_moves_the_rate_in_one_round_of_twenty() -> None:
     """The cosine of two noises is N(0, 1/d) nearly: beyond 2/√d in 4.6 % of the draws."""
     rng, draws = np.random.default_rng(2), 4000
@@ -83,22 +68,6 @@ def test_noise_alone_moves_the_rate_in_one_round_of_twenty() -> None:
     moved = np.count_nonzero(moves)
     # Five standard deviations of a binomial: a false alarm in two million.
     assert abs(moved - 0.046 * draws) < 5 * math.sqrt(0.046 * draws)
-
-
-@pytest.mark.parametrize("unit", [1e-3, 1e3])
-def test_the_moves_do_not_depend_on_the_unit_of_the_aggregate(unit: float) -> None:
-    """A client rate, a clip norm or a number of steps that scales Δ leaves the model's path."""
-    curvature = np.geomspace(0.01, 1, SIZE)
-
-    def end(scale: float) -> np.ndarray:
-        noise = np.random.default_rng(3)
-        return walk(
-            make_strategy(config_of()).step,
-            np.ones(SIZE),
-            lambda x: scale * (0.1 * noise.standard_normal(SIZE) - curvature * x),
-        )[0]
-
-    np.testing.assert_allclose(end(unit), end(1.0), rtol=1e-4, atol=1e-6)
 
 
 def test_on_a_noisy_quadratic_it_ends_near_where_the_best_rate_does() -> None:
@@ -119,14 +88,6 @@ def test_on_a_noisy_quadratic_it_ends_near_where_the_best_rate_does() -> None:
         found = ends.pop("auto")
         assert found < 1.5 * min(ends.values())
         assert found < ends[2**-3 / unit]  # a rate a factor of 8 below the scale does worse
-
-
-def test_an_aggregate_of_zeros_moves_nothing_and_is_no_evidence() -> None:
-    step = make_strategy(config_of()).step
-    updates = RoundUpdates(1, ("a",), np.zeros((1, 4), np.float32))
-    outcome = Outcome(np.zeros(4, np.float32), np.ones(1))
-    state = step.initial_state()
-    assert step.move(state, outcome, updates) == (state, outcome)
 
 
 def test_a_model_revised_is_where_the_new_weights_would_have_taken_it() -> None:
@@ -160,50 +121,7 @@ def test_a_model_revised_is_where_the_new_weights_would_have_taken_it() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_an_agreement_of_less_noise_counts_less_once_there_is_more() -> None:
-    """The first three aggregates agree by κ = .8; with twice the energy κ were .4."""
-    generator, step = np.random.default_rng(7), make_strategy(config_of()).step
-    signal = np.sqrt(0.8) * np.ones(SIZE)
-    state, ways = step.initial_state(), []
-    for t in range(1, 5):
-        row = (signal + np.sqrt(0.2) * generator.standard_normal(SIZE)).astype(np.float32)
-        energy = state.energy
-        revision = Revision(np.zeros(SIZE, np.float32), energy, 2 * energy) if t == 4 else None
-        updates = RoundUpdates(t, ("a",), row[None])
-        outcome = Outcome(row, np.ones(1), revision=revision)
-        state, moved = step.move(state, outcome, updates)
-        ways.append((state.way, float(moved.gauges["agreement"])))
-    (first, _), (third, _), (fourth, agreement) = ways[0], ways[2], ways[3]
-    grown = (math.log(fourth / first) - change(agreement, SIZE)) / math.log(third / first)
-    assert grown == pytest.approx(0.5)
-
-
 # --- the key --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("keys", "rate"),
-    [
-        ({}, 0.3),
-        ({"clip-norm": 4}, 0.075),
-        ({"strategy": "fedhdp", "noise": "server", "clip-norm": 4.0}, 0.3),
-        ({"server-learning-rate": "auto"}, 0.3),
-        ({"learning-rate": 0.5, "server-learning-rate": "found"}, 0.5),
-    ],
-    ids=str,
-)
-def test_sites_are_sent_a_number(keys: dict[str, Any], rate: float) -> None:
-    strategy = make_strategy(config_of(**keys))
-    assert strategy.terms.learning_rate == rate
-    assert strategy.server.server_learning_rate == "found"
-    assert type(strategy.step) is FoundRate
-    again = RunConfig.parse(config_of(**keys).as_config())
-    assert again == config_of(**keys)  # what a resumed run reads
-
-
-def test_a_site_refuses_the_word() -> None:
-    with pytest.raises(TermsError, match="'learning-rate'"):
-        RunTerms.parse({"learning-rate": "auto"})
 
 
 @pytest.mark.parametrize(
@@ -255,18 +173,3 @@ def test_where_no_rate_can_be_found_the_default_is_a_stated_one(
     assert default.terms == stated.terms
     assert default.server == stated.server
     assert type(default.step) is type(stated.step) is not FoundRate
-
-
-def test_each_strategy_of_a_comparison_has_the_rate_that_suits_it() -> None:
-    both = RunConfig.parse({"rounds": ROUNDS})
-    assert RunConfig.parse(both.as_config()) == both  # still open
-    finds, cannot = (make_strategy(both.updated(strategy=name)) for name in ("mmse", "scaffold"))
-    assert finds.terms.learning_rate == 0.3
-    assert type(finds.step) is FoundRate
-    assert cannot.terms.learning_rate == 0.1
-
-
-def test_no_guard_takes_out_what_moved_at_a_rate_that_was_not_known() -> None:
-    found = config_of(**{"guard": "content", "server-learning-rate": "found"})
-    assert not make_strategy(found).guard._takes_back
-    assert make_strategy(config_of(guard="content")).guard._takes_back  # at a stated rate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from hdpfl_flower.updates import RoundUpdates
 from strategies import make_strategy
 from strategies.core.base import HDPStrategy
 from strategies.core.interface import RoundStart
-from strategies.splitting.scaffold import Scaffold, ScaffoldState
+from strategies.splitting.scaffold import Scaffold
 from tests.federation import ScriptedGrid, sends
 
 RATE, STEPS = 0.1, 10
@@ -158,22 +157,6 @@ def test_a_full_round_moves_by_the_control_variate_estimate(name: str) -> None:
     )
 
 
-def test_weights_by_noise_count_unequal_steps_once() -> None:
-    """The own parts are as of k̄ steps: what weighs by σ̂² and k takes the steps for equal."""
-    keys = {"local-steps": 0, "local-epochs": 1}
-    strategy, generator = strategy_of("mmse+scaffold", **keys), np.random.default_rng(9)
-    steps = np.array(UNEQUAL, np.float64)
-    signal, noise = generator.standard_normal(4000), generator.standard_normal((4, 4000))
-    rows = (steps[:, None] * signal + np.sqrt(steps)[:, None] * noise).astype(np.float32)
-    updates = RoundUpdates(1, SITES, rows, FACTS)
-    plain = strategy_of("mmse", **keys)
-    _, expected = plain.combine(plain.initial_state(), updates, RandomStream(bytes(32)))
-    _, found = strategy.combine(strategy.initial_state(), updates, RandomStream(bytes(32)))
-    # wᵢ ∝ kᵢ/σᵢ², the same for all here, where σ̂² is found from 4,000 coordinates: 1/√4000 = .016
-    np.testing.assert_allclose(expected.weights, 0.25, rtol=0.2)
-    np.testing.assert_allclose(found.weights, expected.weights, rtol=0.2)
-
-
 def test_a_site_that_is_absent_keeps_its_control_variate() -> None:
     strategy, noise = strategy_of(), RandomStream(bytes(32))
     rows = np.arange(24, dtype=np.float32).reshape(4, 6)
@@ -200,20 +183,6 @@ def test_control_variates_without_room_are_refused_before_round_1() -> None:
     assert strategy.begin_round(state, RoundStart(1, arrays, SITES[:2])).refused == {}
     with pytest.raises(TermsError, match=r"'memory-mb': .* of 3 sites take 2 MB"):
         strategy.begin_round(state, RoundStart(1, arrays, SITES[:3]))
-
-
-def test_a_site_that_joins_later_without_room_trains_without_one() -> None:
-    strategy, noise = strategy_of(**{"memory-mb": 1}), RandomStream(bytes(32))
-    rows = np.ones((3, 100_000), np.float32) * np.array([[1], [2], [3]], np.float32)
-    state, _ = strategy.combine(
-        strategy.initial_state(), RoundUpdates(1, SITES[:2], rows[:2]), noise
-    )
-    state, outcome = strategy.combine(state, RoundUpdates(2, SITES[:3], rows), noise)
-    assert set(state.variates) == {"a", "b"}
-    assert outcome.gauges["control_variates"] == 2
-    assert strategy.request(state, 3, "c").use == ""
-    arrays = wire.write_model({"w": np.zeros(100_000, np.float32)})
-    strategy.begin_round(state, RoundStart(3, arrays, SITES))
 
 
 # --- what is sent ---------------------------------------------------------------------------------
@@ -248,14 +217,3 @@ def test_each_site_is_sent_its_own_displacement() -> None:
         assert (first.use, second.use) == ("", wire.OFFSET)
         np.testing.assert_allclose(wire.read_own(second.others[0])["w"], 1.5 - i, rtol=1e-6)
     assert len({grid.heard[site][1].digest for site in SITES}) == len(SITES)
-
-
-def test_the_state_holds_no_displacement_without_a_mean() -> None:
-    strategy = strategy_of(**{"scaffold.mean": "weighted"})
-    state = strategy.initial_state()
-    assert isinstance(state, ScaffoldState)
-    assert state.displacement("a") is None
-    rows = np.ones((4, 6), np.float32)
-    state, _ = strategy.combine(state, RoundUpdates(1, SITES, rows), RandomStream(bytes(32)))
-    none = {site: replace(one, share=0.0) for site, one in state.variates.items()}
-    assert replace(state, variates=none, mean=None).displacement("a") is None

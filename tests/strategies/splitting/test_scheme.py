@@ -63,23 +63,6 @@ def test_the_named_schemes_solve_what_the_table_says(seed: int) -> None:
         np.testing.assert_allclose(fixed_point(scheme, solved)[1], at[eta], atol=1e-9)
 
 
-def test_iterating_reaches_the_fixed_point() -> None:
-    solved, scheme = problem(1), Scheme(1.7, 1.4, 0.8)
-    points = np.zeros(solved.shape)
-    for _ in range(400):
-        points, model = step(scheme, solved, points)
-    np.testing.assert_allclose(model, regularised(solved, scheme.effective_step(ETA)), atol=1e-8)
-
-
-def test_fedrp_is_fedprox_with_a_server_rate_of_2() -> None:
-    solved, fast = problem(2), Scheme(1, 1, 2)
-    mine = theirs = np.zeros(solved.shape)
-    for _ in range(30):
-        mine, theirs = step(FEDRP, solved, mine)[0], step(fast, solved, theirs)[0]
-        np.testing.assert_allclose(mine, theirs, atol=1e-12)
-    assert abs(mine - step(FEDPROX, solved, mine)[0]).max() > 1e-9  # and not FedProx itself
-
-
 def test_fedpi_is_spingarns_method_of_partial_inverses() -> None:
     """u = x + ηy with x in H and y in its complement; both have a step of their own."""
     solved = problem(3)
@@ -123,10 +106,3 @@ def test_on_two_identical_lines_reflections_cycle(scheme: Scheme, cycles: bool) 
         assert away[0] > 1
     else:
         assert away[-1] < 1e-12
-
-
-def test_weights_are_those_of_the_projection() -> None:
-    points, prox = np.arange(4.0).reshape(2, 2), np.array([[1.0, 1.0], [5.0, 3.0]])
-    moved, model = FEDPROX.step(points, prox, np.array([0.75, 0.25]))
-    np.testing.assert_allclose(model, [2.0, 1.5])
-    np.testing.assert_allclose(moved, [[2.0, 1.5], [2.0, 1.5]])

@@ -12,13 +12,12 @@ from flwr.app import Error, Message, RecordDict
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import HDPFLError, StrategyError, TermsError
+from hdpfl_flower.errors import HDPFLError
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.networks import flatten
 from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import RunResult, ready_strategy, run
-from strategies import SPLITTINGS, STRATEGIES, check_strategy, make_strategy
-from strategies.splitting.own_starts import OwnStarts
+from strategies import make_strategy
 from strategies.splitting.scheme import Scheme
 from tests.client_app.messages import CLIENT_NOISE, ask, make_site, terms_of
 from tests.federation import ScriptedGrid
@@ -162,28 +161,6 @@ def test_the_servers_rate_multiplies_gamma(tmp_path: Path) -> None:
     np.testing.assert_allclose(flatten(one.arrays), flatten(two.arrays), rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "cycles"), [("fedprox", False), ("fedrp", True), ("fedsplit", True), ("fedpi", False)]
-)
-def test_on_two_identical_lines_reflections_alone_cycle(
-    tmp_path: Path, name: str, cycles: bool
-) -> None:
-    line = np.ones(SIZE) / np.sqrt(SIZE)
-
-    def project(_: int, u: np.ndarray) -> np.ndarray:
-        return np.asarray((u @ line) * line)
-
-    grid = ProxGrid(project, n=2)
-    result = go(tmp_path, grid, strategy=name, rounds=9)
-    models = [*broadcasts(grid), flatten(result.arrays)]
-    away = [np.linalg.norm(model - project(0, model)) for model in models]
-    if cycles:  # reflected to the other side and back
-        np.testing.assert_allclose(away, away[0], rtol=1e-3)
-        np.testing.assert_allclose(models[2], models[0], atol=1e-4)
-    else:
-        assert max(away[1:]) < 1e-3 * away[0]
-
-
 # --- what sites are sent --------------------------------------------------------------------------
 
 
@@ -235,16 +212,6 @@ def test_a_run_survives_absent_sites_and_ends_at_the_solution(tmp_path: Path, ab
     assert [len(gauges[t]["dual_norm"]) for t in (1, 2, 3, 6)] == [5, 4, 4, 6]
 
 
-@pytest.mark.parametrize("absent", ABSENT)
-def test_who_leaves_for_good_does_not_move_the_solution_that_it_helped_to_find(
-    tmp_path: Path, absent: str
-) -> None:
-    grid = ProxGrid(fault=lambda site, t: None if site == "0" and t > 30 else RecordDict())
-    result = go(tmp_path, grid, rounds=45, **{"fedpi.absent": absent})
-    np.testing.assert_allclose(flatten(result.arrays), minimum_of(0), rtol=0, atol=1e-3)
-    assert np.abs(minimum_of(0, [1, 2, 3, 4, 5]) - minimum_of(0)).max() > 0.1
-
-
 # --- refusals -------------------------------------------------------------------------------------
 
 
@@ -280,70 +247,6 @@ def test_what_cannot_be_is_refused_by_name_before_any_site_is_asked(
 ) -> None:
     with pytest.raises(HDPFLError, match=words):
         ready_strategy(config_of(**keys))
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("robust-hdp+fedpi", "'robust-hdp' weighs by the updates"),
-        ("mmse+fedsplit", "weighs by the updates"),
-        ("trimmed-mean+splitting", "weighs by the updates"),
-        ("fedpi+momentum", "keeps a start for each site"),
-        ("fedavg+fedsplit+adam", "keeps a start for each site"),
-        ("fedprox+pfa", "'fedprox' splits by itself: write the weights"),
-        ("fedavg+fedpi+pfa", "takes one projection, clustering or splitting"),
-        ("ifca+fedprox", "'ifca' has several models by itself"),
-    ],
-)
-def test_what_does_not_compose_is_refused(name: str, words: str) -> None:
-    with pytest.raises(StrategyError, match=words):
-        check_strategy(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["mmse+fedprox", "robust-hdp+fedrp", "fedprox+adam", "oracle+fedpi", "minimum+fedsplit"],
-)
-def test_what_composes_is_made(name: str) -> None:
-    strategy = make_strategy(config_of(strategy=name))
-    assert strategy.name == name
-    assert strategy.terms.pull == 1 / ETA
-
-
-def test_an_open_pull_is_a_tenth_and_an_explicit_0_none() -> None:
-    for name in SPLITTINGS:
-        assert make_strategy(RunConfig.parse({"strategy": name})).terms.pull == 0.1
-        assert make_strategy(config_of(strategy=name, work="auto pull=0")).terms.pull == 0
-
-
-@pytest.mark.parametrize(("absent", "each"), [("stale", 8 + 4), ("follow", 8)])
-def test_memory_is_refused_before_round_1_and_to_sites_that_join_later(
-    tmp_path: Path, absent: str, each: int
-) -> None:
-    """Of the last state and the next one: u − ū in float64, z − ū in float32."""
-    need = 2 * each * SIZE * 1e-6
-    keys = {"rounds": 3, "fedpi.absent": absent, "min-sites": 2}
-    with pytest.raises(TermsError, match=r"'memory-mb' is .* starts of 6 sites take 0 MB"):
-        go(tmp_path, ProxGrid(), **{**keys, "memory-mb": 5.9 * need})
-    go(tmp_path / "all", ProxGrid(), **{**keys, "memory-mb": 6.01 * need})
-    grid = ProxGrid()
-    late = {node: name for node, name in grid.names.items() if name in ("3", "4", "5")}
-    for node in late:
-        del grid.names[node]
-    send = grid.send_and_receive
-
-    def joining(messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        replies = send(messages, timeout=timeout)
-        if (wire.TRAIN, "0", 1) in grid.sent:
-            grid.names.update(late)
-        return replies
-
-    grid.send_and_receive = joining  # type: ignore[method-assign]
-    result = go(tmp_path / "late", grid, **{**keys, "memory-mb": 4.5 * need})
-    last = result.rounds[-1]
-    assert last["accepted"] == ["0", "1", "2", "3"]
-    for site in ("4", "5"):
-        assert "no memory for its start: 'memory-mb'" in last["rejected"][site]
 
 
 # --- the pull over the rounds ---------------------------------------------------------------------
@@ -387,9 +290,3 @@ def test_a_pull_that_is_too_long_costs_a_site_no_release(tmp_path: Path) -> None
         terms = terms_of(**{"noise": noise, "work": "plain pull=20", "learning-rate": 0.1})
         assert ask(site, terms).has_error()
         assert not Ledger(tmp_path / noise / "ledger.sqlite").account().releases
-
-
-def test_every_row_of_the_splittings_is_a_strategy() -> None:
-    assert {name: STRATEGIES[name] for name in SPLITTINGS} == SPLITTINGS
-    own = {name for name, rule in SPLITTINGS.items() if issubclass(rule, OwnStarts)}
-    assert own == {"fedsplit", "fedpi", "splitting"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -42,9 +40,6 @@ class LeastSquares:
 
 def duals_of(starts: Starts) -> np.ndarray:
     return np.array([starts.duals.get(site, np.zeros(D)) for site in SITES])
-
-
-Step = Callable[..., tuple[Starts, object]]
 
 
 @pytest.mark.parametrize("absent", BOTH)
@@ -132,64 +127,3 @@ def test_who_follows_answers_with_the_mean_of_the_others_answers(scheme: Scheme)
         mean = mean + move.mean
         u, _ = scheme.step(u, taken, problem.weights)
         np.testing.assert_allclose(mean + duals_of(starts), u, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_who_is_stale_counts_with_its_last_answer(scheme: Scheme) -> None:
-    problem, generator = LeastSquares(), np.random.default_rng(2)
-    u, mean, starts = np.zeros((N, D)), np.zeros(D), Starts(problem.shares)
-    z = np.zeros((N, D))
-    for number in range(15):
-        there = np.sort(generator.choice(N, 4, replace=False)) if number else np.arange(N)
-        prox = problem.prox(u)
-        starts, move = stale(scheme, starts, [SITES[i] for i in there], (prox - u)[there])
-        mean, agreed = mean + move.mean, mean + move.agreed
-        z[there] = u[there] + scheme.alpha * (prox - u)[there]
-        projected = problem.weights @ z
-        theta = z + scheme.beta * (projected - z)
-        u = u + scheme.gamma * (theta - u)
-        np.testing.assert_allclose(mean + duals_of(starts), u, rtol=0, atol=1e-6)
-        np.testing.assert_allclose(agreed, projected, rtol=0, atol=1e-6)
-
-
-def test_a_share_that_was_given_stays() -> None:
-    shares = with_shares({}, ["a", "b"], np.array([0.25, 0.75]))
-    again = with_shares(shares, ["b", "c"], np.array([0.6, 0.4]))
-    assert again == pytest.approx({"a": 0.25, "b": 0.75, "c": 0.5})
-    other = with_shares(again, ["a", "b"], np.array([0.9, 0.1]))
-    assert other == again
-    alone = with_shares(again, ["d"], np.array([1.0]))
-    assert alone["d"] == pytest.approx(0.5)  # as much as the others have on average
-    np.testing.assert_array_equal(weights_of({"a": 0.0, "b": 0.0}, ["a", "b"]), [0.5, 0.5])
-
-
-def noisy_error(scheme: Scheme, absent: str, seed: int) -> float:
-    """Return the mean of ‖P_H z − solution‖² over the later rounds, half of the clients a round.
-
-    Every answer holds fresh noise of standard deviation 0.1 a coordinate.
-    """
-    problem, generator = LeastSquares(seed), np.random.default_rng(seed)
-    mean, starts, errors = np.zeros(D), Starts(), []
-    for number in range(400):
-        there = np.sort(generator.choice(N, N if not number else N // 2, replace=False))
-        sites, weights = [SITES[i] for i in there], problem.weights[there]
-        u = mean + duals_of(starts)
-        updates = (problem.prox(u) - u)[there] + 0.1 * generator.standard_normal((len(there), D))
-        shares = with_shares(starts.shares, sites, weights / weights.sum())
-        starts, move = BOTH[absent](
-            scheme, Starts(shares, starts.duals, starts.answers), sites, updates
-        )
-        agreed, mean = mean + move.agreed, mean + move.mean
-        if number >= 100:
-            errors.append(float(np.square(agreed - problem.solution).sum()))
-    return float(np.mean(errors))
-
-
-@pytest.mark.parametrize("scheme", [FEDSPLIT, FEDPI], ids=str)
-def test_who_is_stale_averages_more_noise_than_who_follows(scheme: Scheme) -> None:
-    """What the default of ``absent`` rests on, at each of five problems."""
-    ratios = [
-        noisy_error(scheme, "stale", seed) / noisy_error(scheme, "follow", seed)
-        for seed in range(5)
-    ]
-    assert max(ratios) < 0.6

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import load_dataset
-from hdpfl_flower.errors import DataError, TermsError
+from hdpfl_flower.errors import DataError
 from hdpfl_flower.scenarios.budgets import draw_epsilons
 from hdpfl_flower.scenarios.partitions import split
-from server_app.in_process.comparison import RunJob
 from strategies import make_strategy
-from studies.fedhdp.level_study import SEARCH_SEED, LevelStudy, alike_opt_outs
-from studies.fedhdp.level_tables import LevelResult, findings, read_levels
+from studies.fedhdp.level_study import LevelStudy, alike_opt_outs
+from studies.fedhdp.level_tables import LevelResult, findings
 from studies.fedhdp.table_1 import FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED
 from studies.framework.results import Value, best_rate, value_of
 from studies.framework.study import Options
@@ -73,37 +69,6 @@ def test_the_skewed_runs_say_who_opts_out() -> None:
     assert set(epsilons[np.isfinite(epsilons)]) == {3.6}
 
 
-def test_the_search_has_a_seed_of_its_own_and_no_personal_models() -> None:
-    for place in FEDHDP_PERSONAL.places(DIGITS):
-        searched = FEDHDP_PERSONAL.job(place, 1.0, SEARCH_SEED, DIGITS, Path("x"))
-        reported = FEDHDP_PERSONAL.job(place, 1.0, 1, DIGITS, Path("x"))
-        assert (searched.config.simulation.seed, searched.terms.second) == (0, None)
-        assert reported.config.simulation.seed == 1
-        assert reported.terms.second
-
-
-@pytest.mark.parametrize("study", [FEDHDP_MNIST, FEDHDP_SKEWED, FEDHDP_PERSONAL])
-def test_no_two_rows_are_the_same_run(study: LevelStudy) -> None:
-    options = replace(DIGITS, full=True)
-    places = study.places(options)
-    jobs = [study.job(place, 1.0, 1, options, Path("x")) for place in places]
-    assert len({job.terms.run_id for job in jobs}) == len(places)
-    assert all(job.terms.noise == "server" or "noise" in place[1]
-               for place, job in zip(places, jobs, strict=True))  # fmt: skip
-    assert not [label for place in places for label in place if "," in label]  # --strategies a,b
-    assert set(study.paper) <= {row for _, row in places}
-    assert set(study.quick_rows) <= {row for _, row in places}
-
-
-def test_what_is_not_in_the_study_is_named() -> None:
-    for options, named in (
-        (Options(strategies=("x",)), "--strategies: 'x'"),
-        (Options(columns=("T = 1",)), "--columns: 'T = 1'"),
-    ):
-        with pytest.raises(TermsError, match=named):
-            FEDHDP_MNIST.places(options)
-
-
 # --- what is read ----------------------------------------------------------------------------
 
 
@@ -141,27 +106,6 @@ def test_the_table_has_the_papers_columns(tmp_path: Path) -> None:
     assert "more than a point: fedhdp r = 0.1 -2.0." in notes
     assert "* the best rate lies at the edge" in notes
     assert (tmp_path / "x.png").stat().st_size > 10_000
-
-
-def test_who_is_best_is_said_by_the_search(tmp_path: Path) -> None:
-    """Not by the numbers that are reported: the best of several draws flatters itself."""
-    lucky = LevelResult(best_rate({1.0: value(80), 2.0: value(70)}), value(95), [{}])
-    rows = {("T", "dp-fedavg"): found(88), ("T", "fedhdp r = 0.1"): found(90),
-            ("T", "fedhdp r = 1"): lucky}  # fmt: skip
-    notes = " ".join(findings(rows, {}, (), tmp_path / "x.png", "t").notes)
-    assert "'fedhdp r = 0.1', the best by the search" in notes
-
-
-def test_a_run_without_its_levels_is_no_result(tmp_path: Path) -> None:
-    terms = RunConfig().updated(run_id="r", runs_dir=str(tmp_path))
-    with pytest.raises(DataError, match="missing or damaged"):
-        read_levels(RunJob(terms, 3))
-    row: dict[str, Any] = {"level": "private", "model": "global", "sites": 1}
-    (tmp_path / "r").mkdir()
-    (tmp_path / "r" / "personal.json").write_text(
-        json.dumps([{**row, "accuracy": 0.5, "variance": 0.1}])
-    )
-    assert read_levels(RunJob(terms, 3)) == {("private", "global"): (0.5, 0.1)}
 
 
 @pytest.mark.slow

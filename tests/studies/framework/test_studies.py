@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,13 +11,11 @@ from typing import Any, get_args
 import pytest
 
 from hdpfl_flower.config.run_config import GROUPS, RunConfig
-from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.scenarios.attacks import Attack
 from server_app.in_process.comparison import OnRound, RunJob
-from server_app.in_process.finished_runs import FINISHED
 from studies import STUDIES
 from studies.framework import kept_runs as kept
-from studies.framework.kept_runs import finished_run, keep, name_of, with_run_name
+from studies.framework.kept_runs import name_of
 from studies.framework.results import best_rate, cell_text, value_of
 from studies.framework.study import GridStudy, Options, Setting
 from studies.pfa.mixgauss import PUBLIC_FROM, with_public
@@ -108,19 +105,6 @@ def test_no_two_runs_of_a_study_share_a_name() -> None:
             assert len({one.terms.run_id for one in jobs}) == len(jobs), study.name
 
 
-def test_every_column_can_be_named_on_the_command_line() -> None:
-    """``--columns`` takes labels with commas between."""
-    for study in STUDIES.values():
-        cases = [getattr(one, "label", one) for one in getattr(study, "cases", ())]
-        assert not [label for label in cases if "," in label], study.name
-        if isinstance(study, GridStudy):
-            assert not [one.label for one in study.columns if "," in one.label], study.name
-            for column in study.columns:
-                assert {key.column for key in study.keys(Options(columns=(column.label,)))} == {
-                    column.label
-                }
-
-
 # --- what is kept ----------------------------------------------------------------------------
 
 
@@ -151,21 +135,6 @@ def test_finished_runs_are_reused_and_more_seeds_add_their_own(
     assert (tmp_path / "small.png").stat().st_size > 10_000
 
 
-def test_a_run_that_was_interrupted_is_made_again(
-    tmp_path: Path, trained: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = Options(processes=1, strategies=("oracle",), learning_rates=(0.1,))
-    whole = SMALL.conduct(options, tmp_path)
-    (folder,) = (tmp_path / "runs").iterdir()
-    (folder / FINISHED).unlink()
-    assert SMALL.conduct(options, tmp_path) == whole
-    lines = (folder / "journal.jsonl").read_text().splitlines(keepends=True)
-    half = next(i for i, line in enumerate(lines) if json.loads(line)["event"] == "round") + 1
-    (folder / "journal.jsonl").write_text("".join(lines[:half]))  # a round of two
-    assert SMALL.conduct(options, tmp_path) == whole
-    assert len(trained) == 3
-
-
 def test_an_interruption_keeps_what_was_finished(
     tmp_path: Path, trained: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,37 +151,6 @@ def test_an_interruption_keeps_what_was_finished(
     monkeypatch.setattr(kept, "run_job", real)
     SMALL.conduct(Options(processes=1), tmp_path)
     assert len(trained) == len(set(trained)) == 4
-
-
-def test_a_run_without_a_quorum_is_a_result_if_it_had_rounds(tmp_path: Path) -> None:
-    terms = RunConfig().updated(
-        rounds=4, epsilons="1,2,4", batch_sizes="64", quorum=4, calibration="robust-hdp",
-        runs_dir=str(tmp_path),
-    )  # fmt: skip
-    one = with_run_name(RunJob(terms, 3))
-    events = keep(one, lambda: None)
-    assert len(events) == 3
-    assert finished_run(one) == events
-    assert (
-        "quorum" in json.loads((tmp_path / one.terms.run_id / FINISHED).read_text())["ended-early"]
-    )
-    bad = terms.updated(min_sites=9, join_timeout=0.1, strategy="nothing")
-    with pytest.raises(StrategyError):
-        keep(with_run_name(RunJob(bad, 3)), lambda: None)
-
-
-def test_stopping_early_leaves_the_noise_of_all_rounds(tmp_path: Path) -> None:
-    def noise(rounds: int, stop: int) -> list[float]:
-        terms = RunConfig().updated(
-            strategy="oracle", rounds=rounds, epsilons="1,2,4", batch_sizes="64",
-            calibration="robust-hdp", runs_dir=str(tmp_path),
-        )  # fmt: skip
-        events = keep(with_run_name(RunJob(terms, 3, stop)), lambda: None)
-        assert len(events) == (stop or rounds)
-        return list(events[0]["gauges"]["noise_std"])
-
-    assert noise(4, 2) == noise(4, 0)
-    assert min(noise(4, 2)) > 1.1 * min(noise(2, 0))
 
 
 # --- what is read ----------------------------------------------------------------------------
@@ -240,24 +178,12 @@ def test_the_best_rate_is_taken_and_the_edge_is_said() -> None:
     assert not best_rate({0.1: middle}).at_edge  # one rate is no grid
 
 
-def test_a_run_that_diverged_never_wins() -> None:
-    broken = value_of([[{"metrics": {}}]])
-    assert best_rate({0.1: value_of([run(0.2)]), 1.0: broken}).rate == 0.1
-
-
 def test_the_papers_number_stands_beside_its_own_data_alone(tmp_path: Path) -> None:
     options = Options(processes=1, strategies=("fedavg",), learning_rates=(0.1,))
     table = SMALL.conduct(options, tmp_path).tables[0]
     assert table.rows[0][1].endswith(" (12.5)")
     again = SMALL.conduct(replace(options, dataset="digits"), tmp_path)
     assert "(" not in again.tables[0].rows[0][1]
-
-
-def test_unknown_rows_and_noises_are_named() -> None:
-    with pytest.raises(TermsError, match="--strategies: 'fedavgg'"):
-        SMALL.keys(Options(strategies=("fedavgg",)))
-    with pytest.raises(TermsError, match="--noise: 'papers'"):
-        SMALL.keys(Options(noises=("papers",)))
 
 
 # --- the studies' own arithmetic --------------------------------------------------------------

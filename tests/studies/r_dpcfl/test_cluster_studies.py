@@ -10,11 +10,9 @@ import pytest
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Event, finished_rounds, read_journal
 from server_app.in_process.comparison import RunJob
-from studies.framework.kept_runs import finished_run, keep, with_run_name
+from studies.framework.kept_runs import with_run_name
 from studies.framework.results import grid_values
-from studies.framework.study import Options
-from studies.r_dpcfl.accuracy import ROTATION, unequal_budgets, unequal_first_batches
-from studies.r_dpcfl.cluster_tables import finding_tables, mss_table, numbers_of
+from studies.r_dpcfl.accuracy import unequal_budgets, unequal_first_batches
 from studies.r_dpcfl.first_updates import MapResult, cluster_first, clustered, read_found
 from studies.r_dpcfl.noise_multipliers import EXPECTED, first_variance
 
@@ -40,22 +38,6 @@ def test_clusters_are_right_whatever_their_numbers() -> None:
     assert not found([2, 2, 4, *RIGHT[3:]]).minority  # one of them is elsewhere
 
 
-def test_the_tables_count_what_was_found() -> None:
-    places = {
-        ("ε 5", 1): [found(RIGHT), found(ONE_ASTRAY, name="pca", mss=30.0, separated=False)],
-        ("ε 5", 2): [found(MINORITY_ALONE, mss=1.5, separated=False), found(RIGHT, name="pca")],
-    }
-    everyone, minority = finding_tables(places)
-    assert everyone.title == "first rounds that found all four groups, of 2"
-    assert everyone.rows[0] == ("mixture, M given", "1")
-    assert minority.rows[0] == ("mixture, M given", "2")
-    assert minority.rows[2] == ("pca, M given", "1")
-    by_mss = {row[0]: row[1:] for row in mss_table(places).rows}
-    assert by_mss["mixture, M given"] == ("–", "0 of 1", "1 of 1", "–", "–", "1 of 1")
-    assert by_mss["pca, M given"] == ("–", "–", "1 of 1", "–", "0 of 1", "1 of 1")
-    assert [cell["all"] for cell in numbers_of(places)] == [True, False, False, True]
-
-
 def test_unequal_columns_deal_the_menu_out_evenly_and_anew_with_each_seed() -> None:
     budgets = [unequal_budgets(seed)["epsilons"].split(",") for seed in (1, 2)]
     assert [sorted(map(budgets[0].count, set(budgets[0])))] == [[5, 5, 5, 6]]
@@ -78,16 +60,6 @@ def test_the_maps_see_what_the_strategy_saw(tmp_path: Path) -> None:
     assert first["gauges"]["clusters_mss"] == own.mss
     assert first["gauges"]["cluster"] == own.assignment.tolist()
     assert bool(first["gauges"]["clusters_separated"]) == own.separated
-
-
-def test_a_first_round_lies_apart_from_the_runs_and_fits_a_smaller_data_set(
-    tmp_path: Path,
-) -> None:
-    options = Options(dataset="digits")
-    first = ROTATION.first("ε 5", 1, options, tmp_path)
-    assert first.stop_after == 1
-    assert Path(first.config.server.runs_dir) == tmp_path / "first"
-    assert first.config.simulation.partition == "iid:68"  # 1,437 records, 21 clients
 
 
 def run(**metrics: list[float]) -> list[Event]:
@@ -116,12 +88,3 @@ def test_a_rate_is_chosen_by_the_first_metric_and_personal_models_count_where_te
 def test_the_first_updates_variance_is_that_of_the_check_values() -> None:
     for (_, _, first), (multiplier, variance) in EXPECTED.items():
         assert first_variance(multiplier, first) == pytest.approx(variance, rel=0.015)
-
-
-def test_personal_accuracies_outlive_their_run(tmp_path: Path) -> None:
-    config = {"groups": "rotation:1:2", "partition": "iid", "rounds": 1, "epsilons": "20",
-              "strategy": "ditto", "runs-dir": str(tmp_path)}  # fmt: skip
-    job = with_run_name(RunJob(RunConfig.parse(config), 3))
-    events = keep(job, lambda: None)
-    assert {"personal-accuracy", "personal-accuracy-minority"} <= set(events[-1]["metrics"])
-    assert finished_run(job) == events

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from studies.framework.study import Options
 from studies.splitting import study as frame
-from studies.splitting.figures import ANDERSON, FIGURES, GRAND_SCHEME
+from studies.splitting.figures import FIGURES, GRAND_SCHEME
 from studies.splitting.problems import Data
-from studies.splitting.study import Panel, ProblemSetting, SplittingStudy, rounds_to
+from studies.splitting.study import Panel, ProblemSetting, SplittingStudy
 
 QUICK = ProblemSetting(Data(4, 40, 3, noise=1.0), 1e-3, 60)
 SMALL = replace(
@@ -70,42 +69,6 @@ def test_an_interruption_loses_no_finished_line(
     assert len(ran) == 6
     SMALL.conduct(Options(seeds=2), tmp_path)
     assert len(ran) == 12
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_expected_numbers_stand_beside_the_full_form_alone(tmp_path: Path) -> None:
-    def row(options: Options) -> tuple[str, ...]:
-        return SMALL.conduct(options, tmp_path).tables[0].rows[0]
-
-    assert row(Options(full=True))[1].endswith("(0.00014)")
-    assert "(" not in row(Options(full=True))[2]
-    assert "(" not in row(Options())[1]
-    assert "(" not in row(Options(full=True, rounds=10))[1]
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_part_of_a_figure_can_be_run_and_makes_no_claim_of_the_rest(tmp_path: Path) -> None:
-    found = SMALL.conduct(Options(strategies=("FedRP",), columns=("other",)), tmp_path)
-    assert [(cell["row"], cell["column"]) for cell in found.numbers["cells"]] == [
-        ("FedRP", "other")
-    ]
-    assert found.numbers["claims"] == []
-
-
-def test_rounds_to_a_target_are_known_where_every_seed_reaches_it() -> None:
-    curve = np.array([[3.0, 1.0, 0.5], [3.0, 2.0, 0.9]])
-    assert rounds_to(curve, 1.0) == 2.5
-    assert rounds_to(curve, 0.6) is None
-
-
-def test_anderson_shows_rounds(tmp_path: Path) -> None:
-    small = replace(ANDERSON, panels=(Panel("std 0.25", QUICK, QUICK),))
-    found = small.conduct(Options(full=True), tmp_path)
-    rows = {row[0]: row[1] for row in found.tables[0].rows}
-    assert rows["FedProx"].endswith(" (208) to 0.01")
-    cell = next(c for c in found.numbers["cells"] if c["row"] == "FedAvg k=1 τ=2")
-    assert cell["rounds-to-target"] < 60
-    assert (tmp_path / "splitting-anderson.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow

@@ -68,14 +68,6 @@ def test_ergodic_averaging_slows(problem: LeastSquares) -> None:
     assert mean[-1] > 1e4 * plain[-1]
 
 
-def test_the_ergodic_mean_is_weighted_by_eta(problem: LeastSquares) -> None:
-    plain = list(iterate(Method("", schedule="sqrt"), problem, ETA, 5))
-    mean = list(iterate(Method("", schedule="sqrt", ergodic=True), problem, ETA, 5))[-1].model
-    weights = 1 / np.sqrt(np.arange(1, 6))
-    expected = np.average([one.model for one in plain], axis=0, weights=weights)
-    np.testing.assert_allclose(mean, expected, rtol=1e-12)
-
-
 @pytest.mark.parametrize("scheme", [FEDPROX, FEDRP, FEDSPLIT, FEDPI])
 @pytest.mark.parametrize("late", [False, True])
 def test_acceleration_keeps_the_fixed_point(
@@ -88,22 +80,6 @@ def test_acceleration_keeps_the_fixed_point(
     np.testing.assert_allclose(end(method, problem, 150), end(plain, problem, 3000), atol=1e-9)
 
 
-def test_acceleration_begins_with_two_points_or_late_with_all() -> None:
-    problem = Data(3, 40, 5, noise=1.0).draw()
-    runs = {
-        name: [one.points for one in iterate(method, problem, ETA, 6)]
-        for name, method in {
-            "plain": Method(""),
-            "early": Method("", memory=2),
-            "late": Method("", memory=2, late=True),
-        }.items()
-    }
-    same = {name: [np.array_equal(a, b) for a, b in zip(run, runs["plain"], strict=True)]
-            for name, run in runs.items()}  # fmt: skip
-    assert same["early"][:2] == [True, False]
-    assert same["late"][:3] == [True, True, False]
-
-
 def test_acceleration_survives_collinear_and_zero_residuals() -> None:
     """In one dimension all residuals are collinear: G⁺1 leaves .71 where 0 can be had."""
     line = Data(1, 10, 1, noise=1.0).draw()
@@ -114,17 +90,3 @@ def test_acceleration_survives_collinear_and_zero_residuals() -> None:
     np.testing.assert_allclose(again[-1].model, line.solution, atol=1e-12)
     still = LeastSquares(np.eye(2)[None], np.zeros((1, 2)))  # T(0) = 0: every residual is 0
     assert all((one.points == 0).all() for one in iterate(Method("", memory=2), still, 0.1, 8))
-
-
-def test_what_diverges_has_an_infinite_gap(problem: LeastSquares) -> None:
-    found = gaps(Method("", gradient_steps=5), problem, 1.0, 400)
-    assert np.isinf(found[-1])
-    assert np.isfinite(found[0])
-    assert found.shape == (400,)
-
-
-def test_only_fixed_points_of_another_problem_are_regularised() -> None:
-    regularised = {m: Method("", s, k).regularised for m, s, k in (
-        ("avg", FEDPROX, 1), ("avg5", FEDPROX, 5), ("prox", FEDPROX, 0), ("rp", FEDRP, 0),
-        ("split", FEDSPLIT, 0), ("pi", FEDPI, 0))}  # fmt: skip
-    assert {name for name, is_ in regularised.items() if is_} == {"avg5", "prox", "rp"}

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from hdpfl_flower.errors import TermsError
-from studies.splitting import problems
-from studies.splitting.problems import Data, LeastSquares, Logistic, Problem
+from studies.splitting.problems import Data, Logistic, Problem
 
 SQUARES = Data(3, 30, 4, noise=1.0)
 LABELS = Data(3, 60, 4)
@@ -24,19 +20,6 @@ def test_the_proximal_point_is_stationary(data: Data, eta: float) -> None:
     np.testing.assert_allclose(eta * problem.gradient(found) + found, points, atol=1e-10)
     again = problem.prox(points, eta, found + 0.1)
     np.testing.assert_allclose(again, found, atol=1e-9)
-
-
-def test_newtons_method_survives_a_start_where_its_full_step_diverges() -> None:
-    problem = LABELS.draw()
-    points = np.full(problem.shape, 30.0)
-    found = problem.prox(points, 100.0)
-    np.testing.assert_allclose(100 * problem.gradient(found) + found, points, atol=1e-8)
-
-
-def test_a_proximal_map_that_is_not_found_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(problems, "ITERATIONS", 1)
-    with pytest.raises(TermsError, match="not found to its tolerance"):
-        LABELS.draw().prox(np.ones((3, 4)), 1.0)
 
 
 @pytest.mark.parametrize("data", [SQUARES, LABELS])
@@ -69,11 +52,3 @@ def test_gradients_are_those_of_the_values() -> None:
         problem, model, away = data.draw(), np.ones(4), np.array([1e-5, 0, 0, 0])
         slope = (value(data, model + away) - value(data, model - away)) / 2e-5
         assert problem.gradient(np.ones((3, 4))).sum(0)[0] == pytest.approx(slope, rel=1e-6)
-
-
-def test_a_seed_draws_its_own_records() -> None:
-    first, same, other = (replace(SQUARES, seed=seed).draw() for seed in (1, 1, 2))
-    assert isinstance(first, LeastSquares)
-    assert isinstance(same, LeastSquares)
-    np.testing.assert_array_equal(first.hessians, same.hessians)
-    assert abs(first.solution - other.solution).max() > 0.01

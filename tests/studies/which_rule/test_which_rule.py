@@ -11,16 +11,14 @@ from unittest.mock import ANY
 import pytest
 from scipy import stats
 
-from hdpfl_flower.errors import TermsError
 from hdpfl_flower.scenarios.budgets import draw_batch_sizes, draw_epsilons
 from server_app.in_process.comparison import RunJob
 from strategies import make_strategy
 from studies.framework.study import Options
 from studies.which_rule import study
 from studies.which_rule.battery import FEDAVG, QUICK, RULES, SAFE, TASKS
-from studies.which_rule.regret import best_other, difference, established, to_best, to_rule, worst
-from studies.which_rule.study import BEST, FIRST_SEED, FIXED, FOUND, WHICH_RULE
-from studies.which_rule.tables import CaseCell, accuracies, rates, summary
+from studies.which_rule.regret import best_other, difference, to_best, to_rule
+from studies.which_rule.study import BEST, FIRST_SEED, FIXED, WHICH_RULE
 
 FULL = Options(full=True)
 CASE = "logreg iid Dist4 12"
@@ -69,13 +67,6 @@ def test_the_battery_holds_what_is_asked_for() -> None:
     assert not [label for label in labels if "," in label]  # --columns has commas between
 
 
-def test_one_client_has_ten_times_the_steps() -> None:
-    place = ("ten times the steps 12", FEDAVG)
-    config = WHICH_RULE.job(place, 0.1, FIRST_SEED, FULL, Path("x")).config
-    batches = draw_batch_sizes(config.simulation.batch_sizes, 20, 1)
-    assert batches.tolist() == [9] + 19 * [90]
-
-
 def test_odd_clients_count_by_the_records_of_the_others() -> None:
     case = WHICH_RULE.case(("odd labels 30 % 6 ε 1 12", FEDAVG))
     odd = WHICH_RULE.job((case.label, FEDAVG), "auto", FIRST_SEED, FULL, Path("x")).config
@@ -89,28 +80,6 @@ def test_odd_clients_count_by_the_records_of_the_others() -> None:
     metrics = {"accuracy": 0.5, "accuracy-group-0": 0.8, "accuracy-group-1": 0.1}
     assert study.result_of([{"metrics": metrics}], case.metric) == 80
     assert study.result_of([{"metrics": metrics}]) == 50
-
-
-def test_odd_clients_have_a_part_of_their_own(asked: list[RunJob], tmp_path: Path) -> None:
-    """The sentence about one rate holds of all other cases."""
-    odd = "odd turned 3 ε 8 12"
-    options = Options(full=True, columns=(odd, "alone 30"), strategies=(FEDAVG,))
-    parts = WHICH_RULE.parts(options, tmp_path)
-    assert {part: [case for case, _ in cells] for part, cells in parts.items()} == {
-        FIXED: ["alone 30"],
-        FOUND: [odd],
-    }
-
-
-def test_another_data_set_takes_mnists_place() -> None:
-    def terms(case: str) -> tuple[str, str]:
-        options = Options(dataset="digits")
-        config = WHICH_RULE.job((case, FEDAVG), 0.1, FIRST_SEED, options, Path("x")).config
-        return config.terms.dataset, config.simulation.partition
-
-    assert terms(CASE) == ("digits", "iid")
-    assert terms("alone 12") == ("digits", f"alone:0:{1437 // 20 * 9 // 10}")
-    assert terms("heart equal ε 12") == ("heart", "natural")
 
 
 # --- what is run -----------------------------------------------------------------------------
@@ -144,31 +113,6 @@ def test_the_quick_form_searches_nothing(asked: list[RunJob], tmp_path: Path) ->
     assert found.tables[0].rows[0][0] == FEDAVG
 
 
-def test_given_rates_take_the_place_of_the_studys() -> None:
-    one, several = (Options(full=True, learning_rates=r) for r in ((0.2,), (0.2, 0.4)))
-    fixed, grids = WHICH_RULE.rates(one)
-    assert (fixed["mlp"], grids) == (0.2, {})
-    fixed, grids = WHICH_RULE.rates(several)
-    assert (fixed, grids["mlp"]) == ({}, (0.2, 0.4))
-
-
-def test_a_column_may_be_the_first_words_of_cases() -> None:
-    def cases(*columns: str) -> list[str]:
-        places = WHICH_RULE.places(Options(columns=columns, strategies=(SAFE,)))
-        return [case for case, _ in places]
-
-    assert cases(CASE) == [CASE]
-    assert cases("logreg iid Dist4") == [CASE, "logreg iid Dist4 30"]
-    assert len(cases("logreg")) == 24 and len(cases("heart", "logreg")) == 30
-    assert cases("heart", "logreg")[0].startswith("heart")  # in the order asked, each once
-    assert cases("logreg iid Dist4 30", "logreg iid Dist4") == ["logreg iid Dist4 30", CASE]
-    with pytest.raises(TermsError, match="--columns: 'logr' is not in this study"):
-        cases("logr")
-
-    with pytest.raises(TermsError, match="--strategies: 'pfa'"):
-        WHICH_RULE.places(Options(strategies=("pfa",)))
-
-
 @pytest.mark.parametrize(("seeds", "chance"), [(2, 0.148), (3, 0.092), (20, 0.030)])
 def test_what_chance_alone_takes_for_established(seeds: int, chance: float) -> None:
     """The rates that the docstring states: Student's t, and not the normal's .023."""
@@ -189,11 +133,6 @@ def test_differences_are_taken_seed_by_seed() -> None:
         difference([50.0, 51.0], [50.0])
 
 
-def test_one_seed_establishes_nothing() -> None:
-    one = difference([90.0], [49.0])
-    assert math.isnan(one.error) and not one.is_established
-
-
 def test_the_best_other_is_not_the_rule_itself() -> None:
     values = {"a": [90.0, 92.0], "b": [80.0, 82.0], "c": [85.0, 80.0]}
     assert best_other(values, "a") == "c"
@@ -201,37 +140,3 @@ def test_the_best_other_is_not_the_rule_itself() -> None:
     assert found is not None and found[1].mean == pytest.approx(8.5)
     assert best_other({"a": [1.0]}, "a") is None
     assert to_rule(values, "a", "a") is None and to_rule(values, "a", "x") is None
-
-
-def test_the_worst_case_is_the_least_ahead() -> None:
-    ahead, behind = difference([5.0, 6.0], [0.0, 0.0]), difference([-1.0, -1.2], [0.0, 0.0])
-    found = {"x": ("b", ahead), "y": ("b", behind), "z": None}
-    one = worst(found)
-    assert one is not None and (one.case, one.other) == ("y", "b")
-    assert worst({"z": None}) is None
-    assert (established(found, 1.0), established(found, 1.2)) == (1, 0)
-
-
-def test_the_tables_show_what_is_behind_and_what_is_not_established() -> None:
-    cells = {
-        ("x", FEDAVG): CaseCell(0.1, (80.0, 82.0), {}),
-        ("x", SAFE): CaseCell(0.1, (79.0, 81.0), {}),
-        ("x", "oracle"): CaseCell(0.1, (79.0, 82.0), {}),
-        ("y", FEDAVG): CaseCell(0.1, (60.0, 62.0), {0.1: 60.0, 0.3: 50.0}),
-        ("y", SAFE): CaseCell(0.1, (60.0, 63.0), {}),
-        ("y", "oracle"): CaseCell(0.1, (64.0, 66.0), {}),
-    }
-    rows = {row[0]: row[1:] for row in summary("a", cells).rows}
-    assert rows[SAFE] == ("-1.0 ± 0.0 (x)", "1", "-3.5 ± 0.5 oracle (y)", "1")
-    assert rows[FEDAVG][:2] == ("–", "–")
-    table = accuracies("a", cells, SAFE)
-    assert table.rows[1] == (
-        "y", "61.0 ± 1.4", "61.5 ± 2.1", "65.0 ± 1.4", "≈ +0.5 ± 0.5", "-3.5 ± 0.5 (oracle)",
-    )  # fmt: skip
-    assert rates(cells).rows[1][1] == "0.1*"
-
-
-def test_a_result_is_the_mean_of_the_last_tenth() -> None:
-    rounds = [{"metrics": {"accuracy": 0.0}}] * 27 + [{"metrics": {"accuracy": 0.5}}] * 3
-    assert study.result_of(rounds) == 50
-    assert study.result_of(rounds[-6:]) == 50  # of six rounds the last one

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ import torch
 from torch.utils.data import TensorDataset
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import Dataset, load_dataset
+from hdpfl_flower.data.datasets import Dataset
 from hdpfl_flower.data.own_data.dataset import dataset_of, own_source, with_own_task
-from hdpfl_flower.errors import DataError, TermsError
+from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.scenarios.partitions import rows_of_sites
 
@@ -83,17 +82,6 @@ def test_a_test_set_is_taken_as_it_is(tmp_path: Path) -> None:
     assert len(one.train) == 1
 
 
-def test_a_file_written_anew_is_read_anew(tmp_path: Path) -> None:
-    first = data_of(tmp_path, {"x": X, "y": CLASSES})
-    assert dataset_of(config_of(tmp_path, {"x": X, "y": CLASSES}).terms, "").task == first.task
-    np.savez(tmp_path / "own.npz", x=X + 1, y=CLASSES)
-    os.utime(tmp_path / "own.npz", (1, 1))
-    terms = RunConfig.parse(with_own_task({"dataset": "file:own.npz"}, tmp_path)).terms
-    again = dataset_of(terms, "")
-    assert again.train.features[0, 0] == first.train.features[0, 0] + 1
-    assert dataset_of(terms, "") is again
-
-
 @pytest.mark.parametrize(
     ("arrays", "keys", "words"),
     [
@@ -144,21 +132,6 @@ def test_a_file_that_is_none_is_refused_in_one_line(
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "own.npz" in str(caught.value)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=f"no file {tmp_path}/own.npz"):
-        with_own_task({"dataset": "file:own.npz"}, tmp_path)
-    (tmp_path / "own.npz").write_text("x")
-    with pytest.raises(DataError, match=r"is no \.npz file"):
-        with_own_task({"dataset": "file:own.npz"}, tmp_path)
-    with pytest.raises(TermsError, match="'classes'"):
-        with_own_task({"dataset": "file:own.npz", "task": "classification classes=-1"}, tmp_path)
-
-
-def test_other_data_sets_keep_their_keys(tmp_path: Path) -> None:
-    for given in ({"dataset": "digits"}, {}, {"dataset": 3}):
-        assert with_own_task(given, tmp_path) == given
 
 
 @pytest.fixture(name="own_module")
@@ -217,48 +190,3 @@ def test_a_function_returns_any_of_these(
     assert len(data.test or ()) == test
     expected = TensorDataset(torch.arange(60.0).reshape(20, 3))[0][0]
     np.testing.assert_array_equal(data.train.features[0], expected.numpy())
-
-
-@pytest.mark.parametrize(
-    ("body", "words", "shown"),
-    [
-        ("def load():\n    raise KeyError('mine')", "raised KeyError", "mine"),
-        ("raise ValueError('mine')", "cannot be imported: ValueError", "mine"),
-        ("import no_such_module_at_all", "imports 'no_such_module_at_all'", "no_such_module"),
-        ("load = 3", "raised TypeError", "not callable"),
-        ("pass", "has no function 'load'", ""),
-        ("def load():\n    return 3", "returned int; it must return a torch Dataset", ""),
-        ("def load():\n    return []", "without records", ""),
-        ("def load():\n    return x", "must be the pair (features, target), and record 0 is", ""),
-        ("def load():\n    return [(x[0], 0), (x[0, :2], 1)]", "2 different shapes", ""),
-    ],
-)
-def test_a_function_that_fails_says_what_failed(
-    own_module: Callable[[str], str], tmp_path: Path, body: str, words: str, shown: str
-) -> None:
-    name = own_module(HEAD + body)
-    with pytest.raises(DataError) as caught:
-        with_own_task({"dataset": f"{name}:load"}, tmp_path)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
-    # The traceback of the user's own code is at hand where they wrote it, and nowhere else.
-    assert bool(caught.value.__cause__) == bool(shown)
-    assert shown in str(caught.value.__cause__)
-
-
-def test_a_module_that_is_not_there_names_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        DataError, match=rf"no module 'absent.part' in {tmp_path} \(absent/part.py\)"
-    ):
-        with_own_task({"dataset": "absent.part:load"}, tmp_path)
-    for wrong in (":load", ".x:load"):
-        with pytest.raises(DataError, match="write 'module:function'"):
-            with_own_task({"dataset": wrong}, tmp_path)
-
-
-def test_named_data_sets_stay_what_they_are() -> None:
-    terms = RunConfig.parse({"dataset": "digits"}).terms
-    assert dataset_of(terms, "") is load_dataset("digits", "")
