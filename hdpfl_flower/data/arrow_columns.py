@@ -99,9 +99,9 @@ def read_parquet(
         InstallationError: pyarrow is not installed.
         DataError: the file is missing, or no readable Parquet file.
     """
-    import pyarrow as pa
-
     with _opened(path) as file:
+        import pyarrow as pa
+
         schema, rows = file.schema_arrow, file.metadata.num_rows
         wanted = list(dict.fromkeys(choose(schema.names)))
         nested = {name for name in wanted if pa.types.is_nested(schema.field(name).type)}

@@ -40,6 +40,7 @@ NOWHERE = {"run_id": "x", "runs_dir": "/x", "data_dir": "/x"}
 
 OTHER: dict[str, Any] = {
     "simulated_epsilon": "1",
+    "sites": f"SHA256:{'A' * 43}",
     "second": "kept",
     "model": "cnn", "dataset": "mnist", "schema_text": "heart", "partition": "iid",
     "groups": "rotation:2:4",
