@@ -21,11 +21,7 @@ import typer.main
 from pydantic import BaseModel, Field
 
 from hdpfl_flower.config.run_config import GROUPS, RunConfig
-from hdpfl_flower.ledger.account import ChargedPlan, filter_capacity, reserved
-from hdpfl_flower.ledger.renyi import order_for
-from hdpfl_flower.privacy.accounting import Steps, calibrate
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.privacy.plan import Plan
 from hdpfl_flower.updates import RoundUpdates
 from strategies import SETTINGS_OWNERS, STRATEGIES, make_strategy
 from strategies.contract import run_contract
@@ -345,19 +341,6 @@ def test_the_drawings_are_those_of_their_text() -> None:
     assert (DOCS / "images" / "filter.svg").read_text() == drawings.draw_runs()
     with pytest.raises(ValueError, match="no column 'c'"):
         drawings.draw("a | b\na > c: words")
-
-
-def test_the_runs_that_the_drawing_counts_are_those_that_fit() -> None:
-    sys.path.insert(0, str(DOCS))
-    import drawings
-
-    steps = (Steps(64 / 303, 100),)
-    plan = Plan(1.0, 1e-6, calibrate(steps, 1.0, 1e-6), 64.0, steps, 0.1, 1.0)
-    frozen = ChargedPlan(plan.to_json(), "{}", plan.epsilon, plan.delta)
-    for cap, (by_sum, by_filter) in drawings.RUNS_THAT_FIT.items():
-        order = order_for(cap, 1e-5)
-        room = filter_capacity(order, (cap, 1e-5))
-        assert (by_sum, by_filter) == (cap, room // reserved(frozen.at(order).prices))
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -87,61 +86,6 @@ def test_no_record_is_read_no_ledger_touched_and_nothing_written(opened) -> None
     assert tree(opened.folder) == before
     opened.ledger_path.unlink()
     assert opened("audit", *FEW, "--epsilon", 1, "--terms", opened.terms_path).code == 0
-
-
-BAD: dict[str, tuple[Callable[..., object], tuple[object, ...], str]] = {
-    "too few canaries": (lambda site: None, ("--canaries", 999), "at least 1000"),
-    "an ε of zero": (lambda site: None, ("--epsilon", 0), "positive, finite"),
-    "a negative ε": (lambda site: None, ("--epsilon", -1), "positive, finite"),
-    "an infinite ε": (lambda site: None, ("--epsilon", "inf"), "positive, finite"),
-    "no number for ε": (lambda site: None, ("--epsilon", "nan"), "positive, finite"),
-    "an ε that no noise fits": (lambda site: None, ("--epsilon", 1e-9), "no noise multiplier"),
-    "a model that mixes records": (
-        lambda site: (
-            site.write_terms(model="tests.client_app.test_canaries:normed"),
-            site.write_profile(
-                ("[data]", "[policy]\nmodels = ['tests.client_app.test_canaries:normed']\n[data]")
-            ),
-        ),
-        (),
-        "mixes the records",
-    ),
-    "a model that its engine cannot train": (
-        lambda site: (
-            site.write_terms(model="mlp:4"),
-            site.write_profile(("[data]", "engine = 'linear'\n[data]")),
-        ),
-        (),
-        "engine 'linear' cannot train model 'mlp:4'",
-    ),
-    "code that the policy does not list": (
-        lambda site: site.write_terms(model="os:getcwd"),
-        (),
-        "'policy.models' does not list",
-    ),
-    "a device that is not there": (
-        lambda site: site.write_profile(('device = "cpu"', 'device = "cuda:99"')),
-        (),
-        "'training.device' is not on this machine",
-    ),
-    "terms that are not there": (lambda site: site.terms_path.unlink(), (), "are not there"),
-    "a profile that others can read": (
-        lambda site: site.profile_path.chmod(0o644),
-        (),
-        "chmod 600",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_line_and_leaves_nothing(opened, case: str) -> None:
-    damage, words, reason = BAD[case]
-    damage(opened)
-    before = tree(opened.folder)
-    result = opened("audit", *FEW, "--terms", opened.terms_path, *words)
-    assert reason in result.error()
-    assert result.out == ""
-    assert tree(opened.folder) == before
 
 
 def test_code_without_a_profile_is_not_built(site) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,6 @@ from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.data.site_data import read_site_data
 from hdpfl_flower.ledger.ledger import Ledger
-from hdpfl_flower.measures.clinical import WORDS
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model
 
 TRAINING = {"training": '{"round": 3, "kind": "kept"}'}
@@ -75,31 +73,6 @@ def test_show_tests_on_the_held_out_records_alone(site) -> None:
     assert 0 < len(held_out) < 40
     expected = f"on this site's {len(held_out)} records held out of training: accuracy "
     assert f"{expected}{right.mean():.3f}, log loss" in site("model", "show").out
-
-
-@pytest.mark.parametrize("kind", ["classes", "number", "time"])
-def test_show_and_evaluate_say_the_same_of_a_model(site, kind: str) -> None:
-    """All held-out records of each unit, not the first alone, in the label's own units."""
-    label = {
-        "classes": '[label]\ncolumn = "y"\nclasses = [["0"], ["1"]]\n',
-        "number": '[label]\ncolumn = "y"\nbounds = [0, 7]\n',
-        "time": '[label]\ncolumn = "a"\nedges = [3, 12]\n[label.event]\ncolumn = "y"\n'
-        'occurred = ["1"]\ncensored = ["0"]\n',
-    }[kind]
-    columns = site.schema[site.schema.index("[[columns]]") :]
-    if kind == "time":
-        columns = columns.replace('"a"', '"b"')
-    site.write_terms(schema='id = "p"\n' + label + columns)
-    site.write_profile(('path = "records.csv"', 'path = "records.csv"\nid = "p"\nholdout = 0.5'))
-    site.write_records("p,y,a,b,c", "{number},{label},{number},{i}e-1,x")
-    write(site, site.terms, arrays_of(build_model(site.terms.model, task_for(site.terms), seed=1)))
-    whole = json.loads(site("evaluate", "--json").out)
-    assert whole["units"] < whole["records"]
-    said = site("model", "show").out
-    assert f"{whole['records']} records of {whole['units']} units held out of training: " in said
-    names = {"classes": ("accuracy",), "number": ("r2", "mse", "mae"), "time": ("concordance",)}
-    for name in names[kind]:
-        assert f"{WORDS[name]} {whole['measures'][name]['value']:.3f}" in said
 
 
 def test_export_is_the_model_with_its_terms(site) -> None:

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save
 
-from client_app.training.ditto import kept_personal_path
 from client_app.worth.home_model import home_predictor
 from client_app.worth.verdict import NOT_WORTH, WORTH
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.data.site_data import read_site_data
-from tests.client_app.commands.test_model import TRAINING, keep
+from tests.client_app.commands.test_model import keep
 
 HELD_OUT = ('path = "records.csv"', 'path = "records.csv"\nholdout = 0.5')
 QUICK = ("--folds", "2", "--epochs", "2")
@@ -126,20 +124,6 @@ def test_records_of_a_person_move_together(site) -> None:
     assert held["records"] == 5 * held["units"]
     shown = site("worth", *QUICK)
     assert f"{held['records']} records of {held['units']} units" in shown.out
-
-
-def test_personal_models_are_judged_beside_the_joined_one(site) -> None:
-    prepare(site)
-    site.write_terms(second="kept pull=0.1")
-    keep(site, (-40, 0, 0), 0)
-    path = kept_personal_path(site.profile.state.path, site.terms)
-    path.write_bytes(save({"personal": np.array([40, 0, 0, 0], np.float32)}, TRAINING))
-    found = asked(site)
-    ditto = model_named(found, "personal model (Ditto)")
-    assert ditto["kind"] == "kept"
-    assert ditto["measures"]["accuracy"]["value"] > 0.95
-    assert model_named(found, "joined model")["verdict"] == NOT_WORTH
-    assert found["verdict"] == ditto["verdict"]
 
 
 def test_a_run_without_noise_leaves_nothing_private(site) -> None:

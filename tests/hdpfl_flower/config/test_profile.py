@@ -149,19 +149,6 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> No
         Profile.load(write(tmp_path, mode=mode))
 
 
-def test_files_that_are_no_profile_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match="is not there"):
-        Profile.load(tmp_path / "none.toml")
-    with pytest.raises(ProfileError, match="not valid TOML"):
-        Profile.load(write(tmp_path, f"epsilon {SECRET}"))
-    with pytest.raises(ProfileError, match="cannot be read"):
-        Profile.load(tmp_path)
-    path = write(tmp_path)
-    path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ProfileError, match="cannot be read as text"):
-        Profile.load(path)
-
-
 @pytest.mark.parametrize("show", [repr, str, "{}".format, "{!r}".format, lambda p: f"{p}"])
 def test_no_value_shows_in_any_text(show: Callable[[object], str]) -> None:
     profile = Profile.parse(GOOD)

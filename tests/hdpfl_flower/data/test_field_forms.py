@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from hdpfl_flower.config.data_source import DataSource
@@ -54,16 +52,6 @@ def test_headers_of_exporters_are_found(tmp_path: Path, text: str) -> None:
     assert got.positions.tolist() == [0, 1]
 
 
-def test_a_name_of_two_lines_is_mapped_on_one(tmp_path: Path) -> None:
-    own = {"columns": {"a": {"name": "a (mg/dl)"}}}
-    got = read(tmp_path, '"a\n(mg/dl)",y\n5,1\n', NUMBER, **own)
-    assert got.records.features.tolist() == [[np.float32(0.05)]]
-    pq.write_table(pa.table({"a\n(mg/dl)": [5], "y": [1]}), tmp_path / "t.parquet")
-    source = DataSource.model_validate({"format": "parquet", "path": "t", **own})
-    table = read_table(tmp_path / "t.parquet", "parquet", NUMBER, OwnTable.of(source))
-    assert table.records.features.tolist() == [[np.float32(0.05)]]
-
-
 @pytest.mark.parametrize(
     "note",
     [
@@ -102,14 +90,6 @@ def test_unicode_signs_are_read(tmp_path: Path, cell: str, number: float | None)
     got = read(tmp_path, f"a,y\n{cell},1\n", NUMBER)
     assert got.summary.unreadable["a"] == (number is None)
     assert got.records.features[0, 0] == np.float32((number or 0) / 100)
-
-
-@pytest.mark.parametrize("blank", "\u00a0\u202f\u2009 ")
-def test_blanks_divide_thousands_and_trim_categories(tmp_path: Path, blank: str) -> None:
-    wide = Schema.parse(TEXT.replace("bounds = [0, 10]", "bounds = [0, 4180]"))
-    got = read(tmp_path, f"a,c,d,y\n2{blank}090,2{blank},0,yes{blank}\n", wide, thousands=" ")
-    assert got.records.features[0].tolist() == [0, 0, 1, 0, 0]
-    assert got.records.targets.tolist() == [1]
 
 
 @pytest.mark.parametrize(

@@ -275,19 +275,6 @@ def test_npz_records_are_taken_by_the_terms(tmp_path: Path) -> None:
     assert data.train.targets.dtype == np.float32
 
 
-def test_npz_one_text_among_the_numbers_is_left_out_alone(tmp_path: Path) -> None:
-    labels = np.array(["0", "1", SECRET, "\ud800", "", " 2.0", "１"])
-    x = np.ones((7, 3))
-    assert read_npz(tmp_path, x=x, y=labels).train.targets.tolist() == [0, 1, 2]
-    texts = x.astype("U20")
-    texts[3, 1] = SECRET
-    data = read_npz(tmp_path, x=texts, y=np.arange(7) % 4)
-    assert data.train.targets.tolist() == [0, 1, 2, 0, 1, 2]
-    assert [repr(data), f"{data}"] == ["SiteData(<private>)"] * 2
-    octets = read_npz(tmp_path, x=x[:2], y=np.array([b"\xff", b"1"]))
-    assert octets.train.targets.tolist() == [1]
-
-
 def test_npz_shapes_and_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     path = tmp_path / f"{SECRET}.npz"
     y = np.zeros(2)

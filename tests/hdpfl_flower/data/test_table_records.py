@@ -198,16 +198,6 @@ def test_parquet_types_read_as_their_text_does(tmp_path: Path) -> None:
             assert got.summary == want.summary
 
 
-def test_parquet_bytes_that_are_no_text_do_not_raise(tmp_path: Path) -> None:
-    buffers = [None, pa.py_buffer(b"\0\0\0\0\x02\0\0\0\x03\0\0\0"), pa.py_buffer(b"\xff\xfe7")]
-    bad = pa.Array.from_buffers(pa.string(), 2, buffers)
-    table = pa.table({"a": bad, "c": bad, "d": [1, 1], "y": [0, 1]})
-    got = read_arrow(tmp_path, table)
-    assert len(got.records) == 2
-    assert got.summary.unreadable["a"] == 1
-    assert len(read_arrow(tmp_path, table.append_column("who", bad), WITH_ID).records) == 2
-
-
 # Units
 
 

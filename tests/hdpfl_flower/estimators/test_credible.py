@@ -6,7 +6,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hdpfl_flower.errors import EstimationError
 from hdpfl_flower.estimators.credible import FLAT, flat_updates
 from hdpfl_flower.estimators.noise_level import ESTIMATORS, measure_noise
 
@@ -53,15 +52,3 @@ def test_normal_noise_is_not_flat_nor_a_signal_in_few_coordinates() -> None:
     assert not flat_updates(sparse).any()
     tiny = np.full((1, 500), 1e-30, np.float32)
     assert flat_updates(tiny).all(), "squares that underflow hide nothing"
-
-
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 3e38])
-@pytest.mark.parametrize("method", ESTIMATORS)
-def test_what_is_not_finite_is_a_clear_error(method: str, wrong: float) -> None:
-    rows = rows_of(2)
-    rows[4, 17] = wrong
-    previous = rows_of(3) if method == "temporal" else None
-    with pytest.raises(EstimationError, match=r"not finite or too large.*row 4") as error:
-        measure_noise(rows, method, previous)
-    assert "nan" not in str(error.value)
-    assert not isinstance(error.value, np.linalg.LinAlgError)

@@ -107,18 +107,6 @@ def test_sites_that_come_and_go_are_told_apart_by_name() -> None:
     assert right(tracked.variances, true, spread(1, 2_000))
 
 
-def test_a_repeated_upload_is_no_measurement() -> None:
-    sites = Sites()
-    first = sites.round()
-    memory, _ = track(NoiseMemory(), 1, sites.names, first)
-    second = sites.round()
-    second[2] = first[2] * np.float32(1 + 1e-6)
-    _, tracked = track(memory, 2, sites.names, second)
-    np.testing.assert_array_equal(tracked.pairs, [1, 1, 0, 1, 1, 1])
-    assert "repeats the one before" in tracked.reasons[2]
-    assert tracked.variances[2] > sites.variances[2] / 2, "it must not pass for noiseless"
-
-
 def turned(n: int) -> tuple[NoiseEstimate, NoiseEstimate]:
     """A signal that turns its sign doubles in the difference: ``auto``'s and ``temporal``'s."""
     sites = Sites(n=n, signal=1.0)

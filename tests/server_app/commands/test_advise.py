@@ -39,18 +39,3 @@ def test_the_lines_are_a_run_config(tmp_path: Path) -> None:
     assert found["proposed"]["model"] == config.terms.model
     assert found["proposed"]["snr-run"] == pytest.approx(5 * found["proposed"]["snr-round"])
     assert f"× {found['helps'][0]['gain']:.2f}" in text
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--sites", "4"), "--records: the numbers are not one for each of --sites"),
-        (("--epsilons", "0.77,-3"), "--epsilons: write positive numbers"),
-        (("--delta", "2"), "--delta: write a number from 1e-10"),
-        (("--batch-sizes", "0"), "--batch-sizes: write positive whole numbers"),
-    ],
-)
-def test_a_wrong_option_is_named(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
-    text = said(tmp_path, *SITES, *words)
-    assert text.startswith(f"error: {message}")
-    assert "0.77" not in text

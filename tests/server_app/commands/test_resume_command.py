@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import re
-import shlex
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.common.config import parse_config_args
-from flwr.proto.federation_config_pb2 import SimulationConfig
-from flwr.proto.runtime_pb2 import PullTaskInputResponse
-from flwr.supercore.utils import simulation_config_from_json
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import CheckpointError
 from hdpfl_flower.monitoring.journal import read_journal
 from server_app.app import run_or_resume
-from server_app.commands.resume import flower_command, resume
-from server_app.reports.run_page import command_of
-from server_app.run.resume import open_run
+from server_app.commands.resume import resume
 from tests.federation import ScriptedGrid
 from tests.server_app.run.resuming import (
     Killed,
-    interrupted,
     memory_folder,  # noqa: F401
     noisy,
 )
@@ -34,18 +25,6 @@ APP = Path(__file__).parents[3]
 
 
 # --- hdpfl resume RUN SUPERLINK: tests/e2e/test_resume.py runs it to its good end -----------------
-
-
-def test_a_run_that_was_not_submitted_is_no_failed_run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    own = interrupted(folder)
-    before = (own / "journal.jsonl").read_text()
-    monkeypatch.setenv("FLWR_HOME", str(folder / "flwr"))
-    with pytest.raises(CheckpointError, match="was not submitted; flwr run says why, above"):
-        resume(str(own), "consortium", APP)
-    assert "consortium" in "".join(capfd.readouterr())
-    assert (own / "journal.jsonl").read_text() == before
 
 
 # --- flwr run -c "resume-from=…" ----------------------------------------------------------------
@@ -170,34 +149,6 @@ class Simulated(StopsIn):
     """Stopped as well, and under Ray."""
 
     engine = "simulation"
-
-
-@pytest.mark.usefixtures("no_picture")
-@pytest.mark.parametrize("at", [1, 3])
-def test_a_simulation_is_resumed_with_the_resources_it_had(folder: Path, at: int) -> None:
-    """Flower's defaults are two sites of two CPUs each: a machine of one core ran none."""
-    config = SimulationConfig(
-        num_supernodes=4, client_resources_num_cpus=1, client_resources_num_gpus=0.5,
-        backend="ray", verbose=True, init_args_num_cpus=3,
-    )  # fmt: skip
-
-    def run_simulation_process() -> None:  # as in Flower, whose ServerApp has a thread of its own
-        res = PullTaskInputResponse(federation_config=config)
-        grid = Simulated({str(i): noisy(i) for i in range(4)})
-        grid.at = at
-        with ThreadPoolExecutor(1) as server, pytest.raises(Killed):
-            server.submit(run_or_resume, grid, config_of(folder, seed=7)).result()
-        del res
-
-    run_simulation_process()
-    words = flower_command(open_run(folder / "f"), folder / "f", APP, "")
-    said = words[words.index("--federation-config") + 1]
-    overrides = {key.replace("-", "_"): v for key, v in parse_config_args([said]).items()}
-    assert simulation_config_from_json(overrides) == config
-    assert "seed=7" in words[words.index("--run-config") + 1]
-    started = read_journal(folder / "f" / "journal.jsonl")[:1]
-    told = shlex.split(command_of(started[0]["terms"], [{"online": 4}], started))
-    assert told[told.index("--federation-config") + 1] == said
 
 
 @pytest.mark.usefixtures("no_picture")

@@ -112,19 +112,6 @@ def test_what_broke_off_without_a_checkpoint_is_run_again(tmp_path: Path) -> Non
     assert times_resumed(todo[1]) == 0
 
 
-def test_a_run_begun_anew_is_not_resumed_where_an_earlier_one_was(tmp_path: Path) -> None:
-    whole = found(jobs(tmp_path / "whole", "records", "mmse"), run_anew)
-    todo = jobs(tmp_path / "killed", "records", "mmse")
-    for work, rounds in ((run_or_resume, 1), (run_anew, 2)):
-        with pytest.raises(Killed):
-            found(todo, work, killed_at(rounds))
-    try:
-        assert found(todo, run_or_resume) == whole
-    except CheckpointError as error:
-        pytest.fail(f"the earlier run's checkpoint is read: {error}")
-    assert times_resumed(todo[0]) == 0
-
-
 def test_a_run_of_another_process_is_left_alone(tmp_path: Path) -> None:
     (job,) = jobs(tmp_path, "records", "fedavg")
     with pytest.raises(Killed):

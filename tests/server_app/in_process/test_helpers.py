@@ -30,20 +30,6 @@ def fail_there(job: RunJob, on_round: OnRound) -> list[Event]:
     return note(job, on_round)
 
 
-@pytest.mark.parametrize("processes", [1, 2, 8])
-def test_a_short_comparison_starts_no_process(
-    processes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(comparison, "make_pool", lambda _: pytest.fail("a pool was made"))
-    monkeypatch.setattr(comparison, "make_manager", lambda: pytest.fail("a manager was made"))
-    monkeypatch.setattr(comparison, "WORTH", 60.0)
-    ticks: list[int] = []
-    found = list(compare(JOBS[:3], processes, lambda: ticks.append(1), note))
-    assert [job for job, _ in found] == JOBS[:3]
-    assert {events[0]["process"] for _, events in found} == {os.getpid()}
-    assert len(ticks) == 3
-
-
 def test_a_long_comparison_is_shared_and_each_job_is_done_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

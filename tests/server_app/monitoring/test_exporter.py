@@ -19,7 +19,7 @@ from hdpfl_flower.monitoring.rejection import Rejection
 from hdpfl_flower.monitoring.series import Reading
 from server_app.in_process.in_process_run import run_in_process
 from server_app.monitoring.exporter import RunFollower, history
-from server_app.monitoring.run_series import MAX_SITES, tally
+from server_app.monitoring.run_series import tally
 
 TERMS = RunConfig.parse({"rounds": 3, "round-timeout": 60.0})
 ROUND: dict[str, Any] = {
@@ -137,16 +137,6 @@ def test_damaged_rounds_hide_no_other_run(
     assert values(readings)["run_finished_rounds",] == 1
     odd = values(readings, "odd")
     assert not odd or odd["run_unreadable_events",] == unreadable
-
-
-def test_many_sites_get_no_series_of_their_own() -> None:
-    sites = [str(number) for number in range(MAX_SITES + 1)]
-    facts = {"round": 1, "asked": sites, "accepted": sites, "rejections": {}, "metrics": {},
-             "weights": [1 / len(sites)] * len(sites)}  # fmt: skip
-    event = {"event": "round", "at": "2026-11-22T03:00:00+00:00", **facts}
-    found = values(tally("r", [event]).readings())
-    assert found["round_effective_sites",] == pytest.approx(len(sites))
-    assert not any(key[0].startswith("site_") for key in found)
 
 
 @pytest.mark.parametrize("code", Rejection)

@@ -16,7 +16,6 @@ from server_app.reports.advice import (
     PlannedSite,
     RunSetting,
     asked_setting,
-    helps,
     propose,
 )
 from tests.hdpfl_flower.ledger.plans import profile
@@ -60,25 +59,6 @@ def test_a_larger_model_is_proposed_where_the_ratio_allows() -> None:
     run = {"dataset": "mnist", "task": None, "model": "cnn"}
     assert propose(asked("0.1", **run), task, 30).model == "logreg"
     assert propose(asked("80", 80, "9000", **run), task, 30).model == "cnn"
-
-
-@pytest.mark.usefixtures("guessed_noise")
-def test_what_helps_is_ranked_by_its_ratio() -> None:
-    found = helps(proposal := propose(asked("0.5×3,4"), TASK, 10), TASK)
-    gains = {one.what: one.gain for one in found}
-    assert list(gains.values()) == sorted(gains.values(), reverse=True)
-    assert min(gains.values()) > 1
-    assert gains["twice the sites, with the same terms"] == pytest.approx(math.sqrt(2))
-    assert proposal.model == "logreg"
-    assert "a smaller model: logreg" not in gains
-    # The loose site carries the sum: more of its ε is worth more than of a strict one's.
-    strict = gains["ε 1 in place of 0.5 at site 1 (or another of its 3)"]
-    assert gains["ε 8 in place of 4 at site 4"] > strict
-    larger = replace(proposal, model="mlp:32", size=771)
-    assert helps(larger, TASK)[0].what == "a smaller model: logreg"
-    wide = helps(replace(proposal, size=7850), Task.classification((784,), 10))
-    assert wide[0].what.startswith("64 public features")
-    assert wide[0].gain == pytest.approx(math.sqrt(7850 / 650))
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from hdpfl_flower.errors import DataError
 from server_app.reports.comparison_page import make_comparison_report
 from server_app.run.final_measures import folder_name
 from server_app.run.resume import defaults
@@ -35,12 +32,6 @@ def test_each_strategy_has_its_last_values_and_no_column_is_empty(tmp_path: Path
     assert "<td>fedavg</td><td>0.6000 ± 0.1414</td><td>2</td>" in page
     assert "<td>my &lt;b&gt;rule&lt;/b&gt;</td><td>0.2500</td><td>1</td>" in page
     assert "<th>loss</th>" not in page
-
-
-@pytest.mark.parametrize("wrong", [{"results": None}, {"terms": {}}, {"results": {"a": {}}}])
-def test_a_damaged_comparison_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match=r"comparison\.json is damaged.*finished runs are kept"):
-        make_comparison_report(written(tmp_path, **wrong))
 
 
 def test_the_final_measures_are_in_the_page(tmp_path: Path) -> None:

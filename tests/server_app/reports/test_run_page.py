@@ -14,9 +14,7 @@ from typer.testing import CliRunner
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.monitoring.influence import shares_line, warning_lines
 from server_app.commands import app
-from server_app.reports.influence import site_shares
 from server_app.reports.run_page import command_of, make_report
 from tests.server_app.run.resuming import federation, terms_of
 
@@ -116,32 +114,6 @@ def test_the_page_shows_each_sites_share_how_it_came_about_and_who_decides(folde
         assert share == f"{rounds[-1]['shares'][0][site]:.4f}"
     assert shown["7"][-1] == "refused (2 ×)"
     assert not any("Warning" in text for text in page.text)
-
-
-def decided() -> list[dict[str, Any]]:
-    """Two rounds of three sites, the first decided by one of them."""
-    facts = {"asked": ["a", "b", "c"], "accepted": ["a", "b", "c"], "norms": [4.0, 2.0, 1.0],
-             "rejections": {}}  # fmt: skip
-    gauges = {"noise_std": [0.1, 0.0, 0.3], "steps": [5.0, 5.0, 7.0], "capped": [1.0, 0.0, 0.0],
-              "noise_raised": [1.0, 0.0, 0.0]}  # fmt: skip
-    return [
-        {"round": 1, "weights": [0.7, 0.2, 0.1], "gauges": gauges, **facts},
-        {"round": 2, "weights": [0.4, 0.4, 0.2], "gauges": gauges, **facts},
-    ]
-
-
-def test_what_bounded_a_site_stands_beside_its_share_and_who_decides_is_named() -> None:
-    rows = {str(row[0]): row[2:] for row in site_shares(decided())}
-    assert rows["a"] == pytest.approx(
-        (0.55, 0.4, 2, 0.1, 5.0, 2.0, "capped (2 ×); noise raised to its claim (2 ×)")
-    )
-    assert rows["b"] == pytest.approx((0.3, 0.4, 2, "", 5.0, 1.0, ""))
-    assert list(warning_lines(decided())) == [
-        "site a decides 55% of the model, more than 50%",
-        "site a decided more than 50% of the step of the model in 1 round",
-    ]
-    assert shares_line(decided(), named=True) == "shares of the model: a 55%, b 30%, c 15%"
-    assert shares_line(decided(), named=False) == "shares of the model: 55%, 30%, 15%"
 
 
 def test_the_command_gives_the_same_terms(folder: Path) -> None:

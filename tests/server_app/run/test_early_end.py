@@ -9,9 +9,6 @@ import pytest
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import read_journal
 from server_app.in_process.in_process_run import run_in_process
-from server_app.run.rounds import run
-from tests.federation import ScriptedGrid
-from tests.strategies.core.test_budgets import noisy
 
 
 @pytest.mark.usefixtures("guessed_noise")
@@ -50,19 +47,3 @@ def test_a_run_of_a_common_noise_ends_when_the_last_site_has_left(tmp_path: Path
         "run-finished",
     ]
     assert events[-1]["status"] == "completed"
-
-
-@pytest.mark.parametrize("names", ["abc", "a"])
-def test_who_is_left_out_stands_in_the_journal_once(tmp_path: Path, names: str) -> None:
-    """The names of the facts, and no value."""
-    grid = ScriptedGrid(
-        {name: noisy(ord(name)) for name in "abcd"}, {name: {"epsilon": 1.5} for name in names}
-    )
-    terms = RunConfig.parse(
-        {"strategy": "weiavg", "rounds": 2, "runs-dir": str(tmp_path), "run-id": "r"}
-    )
-    run(grid, terms)
-    events = read_journal(tmp_path / "r" / "journal.jsonl")
-    left_out = {e["site"]: e["missing"] for e in events if e["event"] == "left-out"}
-    assert left_out == {name: ["epsilon"] for name in "abcd" if name not in names}
-    assert sum(e["event"] == "left-out" for e in events) == len(left_out)

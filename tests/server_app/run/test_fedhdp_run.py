@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -78,22 +77,6 @@ def test_a_site_that_declines_is_told_apart_from_one_that_does_not_disclose(
         assert f"site {site} is left out: {reason}" in caplog.text
 
 
-def test_a_site_that_comes_back_with_another_level_is_in_the_journal(tmp_path: Path) -> None:
-    grid = scripted({"a": 2.0, "b": 2.0, "c": math.inf})
-
-    def heard(event: dict[str, Any]) -> None:
-        if event["event"] == "round" and event["round"] == 1:  # c is back, and opted out no more
-            grid.names = {node: name for node, name in grid.names.items() if name != "c"}
-            grid.names[11], grid.facts = "c", {**grid.facts, "c": {"epsilon": 2.0}}
-
-    run(grid, terms_of(tmp_path), heard)
-    rounds = [e for e in read_journal(tmp_path / "r" / "journal.jsonl") if e["event"] == "round"]
-    why = "claims another level than it joined with"
-    assert [event["rejected"].get("c", "") == why for event in rounds] == [False, True, True]
-    assert ("c", wire.TRAIN, 1) in grid.asked
-    assert not {("c", wire.TRAIN, 2), ("c", wire.TRAIN, 3)} & set(grid.asked)
-
-
 def simulated(folder: Path, **more: Any) -> RunResult:
     return run_in_process(
         terms_of(folder, epsilons="4+opt-out:0.2", fraction=0.5, **more), num_sites=30
@@ -108,18 +91,3 @@ def test_a_simulation_is_reproducible_and_its_clip_norm_reaches_the_sites(tmp_pa
     norms = [event["gauges"]["clip_norm"] for event in one.rounds]
     assert len(set(norms)) == len(norms)
     assert all(not event["rejected"] for event in one.rounds)
-
-
-@pytest.mark.parametrize("strategy", ["fedhdp", "non-private"])
-def test_personal_models_are_tested_by_level(tmp_path: Path, strategy: str) -> None:
-    result = simulated(
-        tmp_path, **{"strategy": strategy, "second": "kept pull=0.05", "partition": "shards:1"}
-    )
-    rows = json.loads((result.folder / "personal.json").read_text())
-    found = {(row["level"], row["model"]): row for row in rows}
-    assert found["opted out", "global"]["sites"] == 6
-    assert found["private", "constant"]["sites"] == 24
-    assert 0 < found["private", "personal"]["sites"] <= 24
-    assert found["private", "personal"]["accuracy"] > found["private", "global"]["accuracy"]
-    kept = list(result.folder.glob("**/personal.safetensors"))
-    assert len(kept) == sum(r["sites"] for (_, name), r in found.items() if name == "personal")

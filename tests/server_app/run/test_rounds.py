@@ -174,22 +174,6 @@ def test_too_few_sites_is_one_clear_line(tmp_path: Path) -> None:
         run(ScriptedGrid({n: noisy(1) for n in "abc"}), terms)
 
 
-def test_who_begins_to_decide_a_model_is_logged_by_name(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    grid = federation(noisy(9))
-    grid.facts = {name: {"noise-std": 1.0} for name in grid.sites} | {"odd": {"noise-std": 0.2}}
-    result = run(grid, terms_of(tmp_path, strategy="oracle"))
-    share = 25 / (25 + len(grid.sites) - 1)
-    assert result.rounds[-1]["shares"][0]["odd"] == pytest.approx(share, abs=1e-3)
-    lines = [line for line in caplog.messages if "decides" in line]
-    # Once, not in each of the rounds.
-    assert [line.partition(",")[0] for line in lines] == [
-        f"round 1: site odd decides {100 * share:.0f} % of the step of the model",
-        f"round 1: site odd decides {100 * share:.0f} % of the model so far",
-    ]
-
-
 def test_who_took_part_is_in_no_log_where_the_server_adds_the_noise(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -21,19 +21,6 @@ EPSILONS = np.array([STRICT] * 8 + [LOOSE] * 2)
 SITES = tuple(map(str, range(len(EPSILONS))))
 
 
-@pytest.mark.parametrize("split", ["auto", "gmm", "kmeans", "top:0.2", "threshold:1"])
-@pytest.mark.parametrize("name", ["pfa", "public-only", "robust-hdp+pfa", "public-only+random"])
-def test_eight_strict_sites_are_not_public_because_the_loose_ones_are_away(
-    name: str, split: str
-) -> None:
-    rule = make_strategy(RunConfig.parse({"strategy": name, "public-split": split}))
-    rule.sampler.draw(1, list(SITES), dict(zip(SITES, EPSILONS.tolist(), strict=True)))
-    rows = np.random.default_rng(0).standard_normal((8, 40)).astype(np.float32)
-    updates = RoundUpdates(1, SITES[:8], rows, {"epsilon": EPSILONS[:8]})
-    outcome = rule.combine(rule.initial_state(), updates, RandomStream(bytes(32)))[1]
-    assert not np.any(outcome.gauges["public"])
-
-
 @pytest.mark.parametrize("name", ["pfa", "pfa-plus", "public-only"])
 def test_in_every_round_of_a_run_the_same_sites_are_public(name: str, tmp_path: Path) -> None:
     """Of 5 sites 3 are asked: in some round the loose one is not, and nobody takes its place."""

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hdpfl_flower.errors import TermsError
 from hdpfl_flower.scenarios.budgets import draw_epsilons
-from hdpfl_flower.scenarios.published_budgets import epsilons
 from strategies.core.public_split import CEILING, split_public
 
 METHODS = ("gmm", "kmeans", "top:0.3", "threshold:1")
@@ -54,31 +52,6 @@ def seeded_gmm(values: np.ndarray, seed: int) -> np.ndarray:
     return model.predict(scaled) == np.argmax(model.means_[:, 0])
 
 
-def check_no_seed(split: object, values: np.ndarray) -> None:
-    """The same answer whatever the seed and the order."""
-    answers = set()
-    for seed in range(8):
-        order = np.random.default_rng(seed).permutation(len(values))
-        back = np.argsort(order)
-        answers.add(tuple(split(values[order], seed)[back]))  # type: ignore[operator]
-    assert len(answers) == 1
-
-
-@pytest.mark.parametrize("dist", range(1, 10))
-def test_the_mixture_has_no_seed(dist: int) -> None:
-    def ours(values: np.ndarray, seed: int) -> np.ndarray:
-        np.random.seed(seed)
-        return split_public(values, "gmm")
-
-    check_no_seed(ours, np.array(epsilons(dist, 20)))
-
-
-def test_the_check_for_seeds_rejects_a_random_start() -> None:
-    """On Dist6 it finds 1 or 12 public sites, by the seed."""
-    with pytest.raises(AssertionError):
-        check_no_seed(seeded_gmm, np.array(epsilons(6, 20)))
-
-
 @pytest.mark.parametrize("method", METHODS)
 @given(st.lists(st.floats(0.01, 1e3) | st.just(np.inf), min_size=1, max_size=12))
 def test_no_private_site_has_a_looser_epsilon_than_a_public_one(
@@ -102,19 +75,3 @@ def test_a_threshold_may_leave_nobody() -> None:
     assert split_public(values, "threshold:3").tolist() == [False, True, True]
     assert split_public(values, "threshold:30").tolist() == [False, False, True]
     assert not split_public(values[:2], "threshold:30").any()
-
-
-@pytest.mark.parametrize("method", ["gmm", "kmeans"])
-def test_equal_sites_are_all_public(method: str) -> None:
-    assert split_public(np.full(7, 0.3), method).all()
-    assert split_public(np.array([0.3]), method).all()
-    assert split_public(np.array([np.inf, 50.0]), method).all()
-
-
-@pytest.mark.parametrize(
-    "method", ["", "GMM", "gmm:2", "top", "top:0", "top:1.5", "top:nan", "top:x",
-               "threshold:-1", "threshold:0", "median:2"]
-)  # fmt: skip
-def test_an_unknown_split_is_refused_on_one_line(method: str) -> None:
-    with pytest.raises(TermsError, match=r"'public-split' is .*; write auto, gmm, kmeans,"):
-        split_public(np.array([1.0, 2.0]), method)

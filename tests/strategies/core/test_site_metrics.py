@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
 from strategies.core.site_metrics import mean_metrics, measured_at_sites
 
 FOUND = {
@@ -24,11 +22,6 @@ def test_levels_have_a_mean_and_a_variance_over_their_sites() -> None:
         "personal-accuracy-private": 0.25, "personal-accuracy-private-variance": 0.0,
         "personal-accuracy-opted-out": 0.75, "personal-accuracy-opted-out-variance": 0.0,
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("levels", [{}, {"a": {"epsilon": 1.0}, "b": {"batch-size": 3.0}}])
-def test_where_nobody_opted_out_there_is_one_mean(levels: dict[str, dict[str, float]]) -> None:
-    assert set(mean_metrics(FOUND, levels)) == {"accuracy", "loss", "personal-accuracy"}
 
 
 def test_a_poor_site_counts_and_who_is_not_counted_is_named() -> None:

@@ -17,7 +17,6 @@ from strategies.fedhdp.levels import (
     precision_weights,
     ratio_weights,
     read_menu,
-    read_ratios,
 )
 
 
@@ -25,19 +24,6 @@ from strategies.fedhdp.levels import (
 def test_a_menu_that_is_none_is_refused(spec: str) -> None:
     with pytest.raises(TermsError, match=r"'fedhdp\.levels' is"):
         read_menu(spec)
-
-
-@pytest.mark.parametrize("spec", ["-0.1", "1.1", "nan", "x", "inf", ""])
-def test_a_ratio_outside_0_to_1_is_refused(spec: str) -> None:
-    with pytest.raises(TermsError, match=r"'fedhdp\.level-ratio' is"):
-        read_ratios(spec, 2)
-
-
-def test_as_many_ratios_as_levels_below_the_loosest() -> None:
-    assert read_ratios("0.5,0.1", 3) == (1.0, 0.5, 0.1)
-    assert read_ratios("0.5", 1) == (1.0,)
-    with pytest.raises(TermsError, match="has 2 numbers and the run 2 levels"):
-        read_ratios("0.5,0.1", 2)
 
 
 def test_nobody_is_put_into_a_looser_level_than_it_asked_for() -> None:

@@ -136,21 +136,6 @@ def test_honest_sites_stay_whatever_labels_they_hold(held: int, sigma: float) ->
         assert found.scores.max() < 1
 
 
-def test_records_of_another_kind_are_not_judged_by_labels() -> None:
-    """Turned images have no content in the means of upright ones."""
-    found = judged("honest", turned=True, sigma=1e-4)[-1]
-    assert found.refused == {}
-    assert found.fits.tolist() == [True, False] * (N // 2)
-
-
-def test_a_long_step_is_shortened_to_the_usual_length() -> None:
-    found = judged("inflated")[0]
-    assert found.refused == {}
-    liars = [site in LIARS for site in SITES]
-    np.testing.assert_allclose(found.factors[liars], 0.2, rtol=0.2)
-    assert (found.factors[~np.array(liars)] == 1).all()
-
-
 def test_no_more_than_max_liars_are_refused_and_the_worst_first() -> None:
     (first, *_) = rounds("reversed")
     first[0] = 3 * first[3]

@@ -116,19 +116,6 @@ def test_precise_sites_that_share_what_the_rest_do_not_learn_share_no_noise(prec
     assert too_near(gram, D, FLOOR.noise, ROUNDS) == []
 
 
-@pytest.mark.parametrize("quiet", [2, 11, 20])
-def test_sites_without_noise_share_none(quiet: int) -> None:
-    """Opted-out sites' silent sums are rounding, which may be alike; a minority or all of them."""
-    clean, honest = next(Federation(13).rounds())
-    rounding = np.random.default_rng(1).standard_normal(D).astype(np.float32)
-    scale = np.float32(1e-6) * norms(clean)[:quiet, None].astype(np.float32) / np.sqrt(D)
-    honest[:quiet] = clean[:quiet] + scale * rounding
-    silent = silent_sums(honest, HEAD)
-    assert abs(cosines(silent)[0, 1]) > 0.9
-    assert shared_noise(silent, norms(honest), ROUNDS) == []
-    assert proven(honest) == {}
-
-
 def test_a_shared_noise_is_found_by_the_silent_sums_alone() -> None:
     """The signal of two sites without noise fills their updates, and silent sums hold none."""
     clean, honest = next(Federation(13).rounds())

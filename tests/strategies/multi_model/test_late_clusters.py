@@ -127,12 +127,6 @@ def test_without_groups_it_stays_one_model() -> None:
     np.testing.assert_allclose(run.moved[0], rows.mean(axis=1).sum(axis=0), atol=1e-3)
 
 
-def test_sites_of_many_batches_are_no_cluster() -> None:
-    run = run_of(10, steps=np.resize([10.0, 1.0], 8), noises=np.resize([0.15, 0.05], 8))
-    assert run.parted
-    assert are_true(run.groups())
-
-
 def test_a_site_hidden_in_noise_holds_nobody_up_for_long() -> None:
     noises = NOISES.copy()
     noises[3] = 50.0

@@ -81,23 +81,3 @@ def test_a_rule_sees_the_shared_part_and_each_site_keeps_its_own(tmp_path: Path,
         owns.append(whole[parts.head].tobytes())
     assert len(set(owns)) == SITES
     assert "personal-accuracy" in result.rounds[-1]["metrics"]
-
-
-def test_a_site_that_comes_late_begins_with_the_public_head_and_keeps_it_over_clusters(
-    tmp_path: Path,
-) -> None:
-    config, result = run(tmp_path, **COMPOSED["clusters"], **{"rounds": 6, "fraction": 0.6})
-    first: dict[str, int] = {}
-    for event in result.rounds:
-        for site in event["accepted"]:
-            first.setdefault(site, event["round"])
-    assert max(first.values()) > 1, "nobody comes late with this seed"
-    for site, begun in first.items():
-        state = load_state(simulated_state_path(config, int(site)))
-        taken = [event["round"] for event in result.rounds if site in event["accepted"]]
-        assert (state.first_round, state.rounds) == (begun, len(taken))
-        assert state.server_round == taken[-1]
-    assert set(result.models) >= set(first)
-    for index in range(SITES):  # who took no part has no model of its own
-        model = read_personal_model(simulated_model_path(config, index))
-        assert (model is not None) == (str(index) in first)

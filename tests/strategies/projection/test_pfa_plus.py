@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message
+from flwr.app import Message
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
@@ -226,14 +226,3 @@ def test_a_number_is_taken_only_from_whom_it_is_asked(tmp_path: Path) -> None:
     grid.sites["0"] = lambda r: number(0.5) if r == 1 else private(r)
     result = run(grid, terms_of(tmp_path))
     assert [set(event["rejected"]) for event in result.rounds] == [{"0"}, {"1"}]
-
-
-def test_the_journal_counts_what_went_and_came(tmp_path: Path) -> None:
-    grid = honest(rows_of())
-    grid.sites["2"] = lambda _: Error(121, "failed")
-    result = run(grid, terms_of(tmp_path))
-    row, one = len(wire.encode_update(np.ones(SIZE, np.float32))), 128 + 4
-    assert [event["bytes_up"] for event in result.rounds] == [4 * row, 2 * row + 2 * one]
-    first, second = (event["bytes_down"] for event in result.rounds)
-    assert second - first == 2 * 64, "two private sites that answered before are told a digest"
-    assert first > 5 * 4 * SIZE

@@ -91,18 +91,6 @@ def test_under_noise_the_step_is_the_plain_one_to_the_bit(rate: float) -> None:
         assert found.gauges.get("server_rate") == one.gauges.get("server_rate")
 
 
-def test_under_noise_mixing_without_the_gate_stays_behind() -> None:
-    """What the gate is for: the distance to the fixed point, as a share of plain steps'."""
-    plain, _ = run(step_of(ServerStep), 60, noise=0.03)
-
-    def share(**keys: Any) -> float:
-        models, _ = run(step_of(**keys), 60, noise=0.03)
-        return float(np.mean([distance(models[t]) / distance(plain[t]) for t in range(20, 61)]))
-
-    assert share(**{"anderson.gate": "none"}) > 1.2
-    assert share() < 1
-
-
 def test_rounds_of_other_sites_are_forgotten() -> None:
     """Without noise: open from the second round on with the same sites, and never else."""
     step, model, found = step_of(), np.zeros(D), []

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from hdpfl_flower.data.own_data.site_tables import table_sources, write_federation
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.data.site_data import read_site_data
-from hdpfl_flower.errors import DataError
 from tests.client_app.commands.conftest import PROFILE, SCHEMA
 
 
@@ -40,19 +38,3 @@ def test_each_table_is_read_as_its_site_would_read_it(tmp_path: Path) -> None:
             own = read_site_data(source, Schema.load(SCHEMA).task, SCHEMA).train
             assert np.array_equal(found["x"][found["owner"] == owner], own.features)
             assert np.array_equal(found["y"][found["owner"] == owner], own.targets)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("b.csv", table(4), "fewer than 5"),
-        ("b.csv", "y,c\n1,x\n", "b.csv: "),
-        ("b.xlsx", "", "is no table"),
-    ],
-)
-def test_a_table_that_cannot_take_part_is_named(
-    tmp_path: Path, name: str, text: str, said: str
-) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=said):
-        write_federation(table_sources([name], tmp_path, SCHEMA), SCHEMA, tmp_path / "t.npz")
