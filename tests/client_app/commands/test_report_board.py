@@ -58,6 +58,11 @@ def test_each_exact_answer_that_left_is_listed(opened) -> None:
     ]  # fmt: skip
 
 
+def test_what_the_profile_discloses_is_said_with_its_value_where_it_is_a_count(opened) -> None:
+    opened.write_profile(("[budget]", 'disclose = ["declared-records", "epsilon"]\n[budget]'))
+    assert "not protected by ε: declared-records (40), epsilon." in short(opened)
+
+
 def test_the_attackers_sentence_is_about_patients_where_an_id_protects_them(opened) -> None:
     opened.charge("run-1", rounds=2)
     assert "of 100 records in the data when wrongly accusing 1 of 100 others" in short(opened)

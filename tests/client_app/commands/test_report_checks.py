@@ -13,7 +13,8 @@ import sqlite3
 
 import pytest
 
-from hdpfl_flower.ledger.hash_chain import Chain
+from hdpfl_flower.ledger import invariants as assumptions
+from hdpfl_flower.ledger.hash_chain import Chain, Entry
 from hdpfl_flower.privacy.plan import make_plan
 
 RULES = ["charged-once", "paid-for", "cap", "one-payload", "closed", "refused", "recount"]
@@ -233,6 +234,16 @@ def check_it_is_said_loudly(site, assumption: dict) -> None:
     assert f"FAILS: {assumption['claim']}" in text
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_the_mutant_without_a_rule_lets_a_forgery_pass(opened, monkeypatch, rule: str) -> None:
+    rules = tuple(each for each in assumptions._RULES if each[0] != rule)
+    monkeypatch.setattr(assumptions, "_RULES", rules)
+    forge = next(forge for name, forge in FORGERIES.values() if name == rule)
+    opened.charge("run-1", rounds=1)
+    append(opened, *forge(opened))
+    assert opened("report").code == 0
+
+
 def test_the_same_payload_again_is_no_second_one(opened) -> None:
     """A seeded simulation that is asked again makes the same bytes: nothing more is told."""
     opened.charge("run-1", rounds=1)
@@ -253,6 +264,18 @@ def check_altered_entries_are_refused(site) -> None:
 
 def test_an_altered_entry_is_refused(opened) -> None:
     check_altered_entries_are_refused(opened)
+
+
+def test_the_mutant_that_skips_the_digests_is_caught(opened, monkeypatch) -> None:
+    def unchecked(chain: Chain) -> list[Entry]:
+        rows = chain._db.execute("SELECT * FROM entries WHERE seq > ?", (chain._last,)).fetchall()
+        for row in rows:
+            chain._last, chain._digest = row[0], row[4]
+        return [Entry(seq, at, kind, json.loads(text)) for seq, at, kind, text, _ in rows]
+
+    monkeypatch.setattr(Chain, "_read", unchecked)
+    with pytest.raises(AssertionError):
+        check_altered_entries_are_refused(opened)
 
 
 def test_an_entry_that_refers_to_nothing(opened) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from html.parser import HTMLParser
 
-from client_app.reports.attack import FALSE_POSITIVES, found_by_an_attacker
+import pytest
+from scipy.stats import norm
+
+from client_app.reports.attack import FALSE_POSITIVES, found_by_an_attacker, in_words
 from client_app.reports.page import as_html
 from hdpfl_flower.ledger.account import ChargedPlan
 
@@ -93,3 +96,10 @@ def test_a_run_without_noise_finds_everybody_and_an_unreadable_one_says_nothing(
     unreadable = ChargedPlan('{"format": 1}', "{}", 1.0, 1e-5)
     assert found_by_an_attacker([unreadable]) is None
     assert found_by_an_attacker([]) is None
+
+
+def test_rates_are_rounded_up() -> None:
+    assert norm.cdf(norm.ppf(0.01) + 1) == pytest.approx(0.0924, abs=1e-4)
+    assert in_words({"0.01": 0.0924}).startswith("could identify at most 10 of 100 records")
+    assert in_words({"0.01": 0.03}).startswith("could identify at most 3 of 100 records")
+    assert in_words({"0.01": 1.0}).startswith("could identify at most 100 of 100 records")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from client_app.reports import facts as report_facts
 from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
 from hdpfl_flower.ledger.recompute import _ORDERS
@@ -90,6 +91,17 @@ def test_the_report_agrees_with_opacus_prv(site, recorded: Path) -> None:
     check_agreement(site, recorded)
 
 
+@pytest.mark.parametrize("scale", [2 / 3, 0.98, 1.02, 1.5])
+def test_the_check_rejects_other_noise(site, tmp_path: Path, scale: float) -> None:
+    """Also 2 % of noise is seen, in the schedule that shows it most."""
+    name = "many small batches"
+    schedule, noise_multiplier = SCHEDULES[name]
+    path = charged(tmp_path / "one.sqlite", {name: plan_of(schedule, noise_multiplier)})
+    (run,) = facts_of(site, path)["runs"]
+    other = opacus("prv", schedule, scale * noise_multiplier)
+    assert abs(run["plan"]["epsilon-pld"] - other) > AGREEMENT
+
+
 def test_rdp_is_opacus_rdp_and_never_below_pld(site, recorded: Path) -> None:
     for run in facts_of(site, recorded)["runs"]:
         found = run["plan"]
@@ -98,6 +110,20 @@ def test_rdp_is_opacus_rdp_and_never_below_pld(site, recorded: Path) -> None:
         assert found["epsilon-rdp"] == pytest.approx(other, rel=1e-8)
         assert found["epsilon-pld"] <= found["epsilon-rdp"]
         assert found["epsilon-pld"] <= run["epsilon"]
+
+
+def test_the_event_is_spelled_out(site, recorded: Path) -> None:
+    runs = {run["run-id"]: run for run in facts_of(site, recorded)["runs"]}
+    run = runs["rounds of two kinds"]
+    assert run["plan"]["schedule"] == [
+        {"rounds": 2, "steps": 20, "sampling-prob": 0.1, "noise-factor": 1.0},
+        {"rounds": 1, "steps": 8, "sampling-prob": 0.3, "noise-factor": 1.0},
+    ]
+    assert (run["rounds"], run["delta"], run["epsilon"]) == (3, DELTA, 20.0)
+    assert run["plan"]["noise-multiplier"] == 1.2
+    text = site.whole_report("--ledger", recorded)
+    assert "2 × 20" in text
+    assert "1 × 8" in text
 
 
 def test_no_noise_has_no_finite_epsilon(site, tmp_path: Path) -> None:
@@ -136,3 +162,20 @@ def check_numbers_are_the_ledgers(site) -> None:
 
 def test_numbers_come_from_the_ledger_and_not_from_the_profile(opened) -> None:
     check_numbers_are_the_ledgers(opened)
+
+
+@pytest.mark.parametrize("part", ["charge", "event"])
+def test_the_mutants_that_read_the_profile_are_caught(opened, monkeypatch, part: str) -> None:
+    honest = report_facts._run
+
+    def from_profile(books, run_id):
+        run = honest(books, run_id)
+        made = make_plan(opened.profile, opened.terms)
+        if part == "charge":
+            return run | {"epsilon": made.epsilon, "delta": made.delta}
+        frozen = ChargedPlan(made.to_json(), "{}", run["epsilon"], run["delta"])
+        return run | {"plan": report_facts._event(frozen)}
+
+    monkeypatch.setattr(report_facts, "_run", from_profile)
+    with pytest.raises(AssertionError):
+        check_numbers_are_the_ledgers(opened)

@@ -18,6 +18,7 @@ from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
 from hdpfl_flower.privacy.plan import make_plan
 from hdpfl_flower.privacy.policy import CLIPPED_UPDATE
+from hdpfl_flower.privacy.unit import OF_FOLDER
 
 EPSILON, DELTA = 1.2345678, 1e-5
 ID = ('path = "records.csv"', 'path = "records.csv"\nid = "who"')
@@ -76,6 +77,11 @@ def test_a_run_with_an_id_protects_it(opened, alone: bool) -> None:
     source = ("--ledger", opened.ledger_path) if alone else ()
     assert f"Protected is {of_id('who')}." in words(opened, *source)
     assert facts(opened, *source)["promise"]["unit"] == of_id("who")
+
+
+def test_images_of_one_folder_are_one_unit(opened) -> None:
+    charge(opened, "run-1", task="classification shape=1,8,8 classes=2 id=folder")
+    assert facts(opened, "--ledger", opened.ledger_path)["promise"]["unit"] == OF_FOLDER
 
 
 def test_one_unit_for_all_runs_is_one_sum(opened) -> None:

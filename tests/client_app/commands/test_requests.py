@@ -287,6 +287,23 @@ def test_an_approved_run_can_be_refused_by_its_name(asked: Asked) -> None:
     assert verified.code == 0, verified.err
 
 
+@pytest.mark.parametrize("command", ["approve", "refuse"])
+def test_an_unknown_run_lists_those_that_wait(asked: Asked, command: str) -> None:
+    error = asked.site(command, "run-9").error()
+    assert "no run 'run-9' waits for approval; waiting: 1 (run 'run-1')" in error
+
+
+def test_the_price_says_where_the_site_would_decline(asked: Asked) -> None:
+    asked.site.write_profile(STANDING, ("[budget]", "[policy]\nmax-rounds = 2\n[budget]"))
+    assert "the site declines it: policy: 'rounds' is above" in asked.site("requests").out
+    asked.site.write_profile(STANDING)
+    asked.site.charge("other", 1)
+    asked.site.charge("others", 1)
+    asked.site.charge("third", 1)
+    shown = asked.site("requests").out
+    assert "of ε 0.2962" in shown and "does NOT fit" in shown
+
+
 def test_text_of_the_server_cannot_draw_on_the_operators_screen(asked: Asked) -> None:
     for name in ("evil\x1b[2J", "evil\nrun-2    approved", "evil\u202e"):
         with pytest.raises(TermsError, match="'run-id' must be one line of printable characters"):

@@ -88,6 +88,18 @@ def test_where_many_rows_meet_half_as_many_are_tried(wanted: int, granule: int) 
     assert proof_of(few).granule(wanted, wanted) == granule
 
 
+def test_one_by_one_needs_no_proof() -> None:
+    proof = proof_of(mixed)
+    assert proof.granule(1, 1) == 1
+    assert proof.holds(1, 1)
+    assert not proof.holds(1, 2)
+
+
+def test_no_block_is_larger_than_memory_allows() -> None:
+    assert proof_of(tail).granule(4, 4) == 4
+    assert proof_of(tail).granule(2, 256) == 8
+
+
 def test_a_proof_leaves_torchs_generator_where_it_was() -> None:
     torch.manual_seed(7)
     before = torch.get_rng_state()
@@ -114,6 +126,19 @@ def test_what_is_proven_is_proven_for_the_present_threads() -> None:
     assert {count for count, _ in calls[half:]} == {2}
 
 
+def test_a_digest_sees_every_bit() -> None:
+    x = torch.randn(4, 300, generator=torch.Generator().manual_seed(0))
+    x[1, 7] = torch.nan
+    same = rows._digest(x.clone())
+    assert torch.equal(rows._digest(x), same)
+    for place in (0, 7, 299):
+        other = x.clone()
+        other[2, place] = torch.nextafter(other[2, place], torch.tensor(torch.inf))
+        assert (rows._digest(other) != same).tolist() == [False, False, True, False]
+    swapped = x[:, torch.tensor([1, 0, *range(2, 300)])]
+    assert (rows._digest(swapped) != same).all()
+
+
 def test_alignment_changes_nothing_but_rounding() -> None:
     model = nn.Sequential(
         nn.Linear(13, 7), nn.Tanh(), nn.Linear(7, 16, bias=False), nn.Linear(16, 3)
@@ -131,6 +156,13 @@ def test_examples() -> None:
 # Counting.
 
 TASK = Task.classification((5,), 2)
+_seen: list[int] = []
+
+
+class Watched(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        _seen.append(len(x))
+        return super().forward(x)
 
 
 class Centred(nn.Linear):
@@ -138,6 +170,10 @@ class Centred(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x - x.mean(0) + 1)
+
+
+def watched(task: Task) -> nn.Module:
+    return Watched(*task.input_shape, task.outputs)
 
 
 def centred(task: Task) -> nn.Module:
@@ -149,6 +185,20 @@ def records(count: int) -> Records:
     return Records(
         generator.normal(size=(count, 5)).astype(np.float32), generator.integers(0, 2, count)
     )
+
+
+def test_records_are_counted_in_blocks_of_one_size() -> None:
+    spec, drawn = f"{__name__}:watched", records(150)
+    arrays = arrays_of(build_model(spec, TASK, 0))
+    count_correct(spec, TASK, arrays, drawn)
+    sizes = set()
+    for count in (1, 15, 63, 64, 65, 150):
+        _seen.clear()
+        some = drawn.take(np.arange(count))
+        expected = drawn.features[:count] @ arrays["weight"][0] + arrays["bias"] > 0
+        assert count_correct(spec, TASK, arrays, some) == (expected == some.targets).sum()
+        sizes |= set(_seen)
+    assert len(sizes) == 1
 
 
 def test_of_a_model_that_mixes_records_each_is_counted_alone() -> None:
