@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.data import table_reader
+from hdpfl_flower.data import csv_lines
 from tests.client_app.commands.conftest import SiteFolder
 from tests.client_app.messages import ask
 
@@ -105,7 +105,7 @@ def test_a_long_table_shows_on_a_terminal_how_far_it_is_read(
     opened: SiteFolder, monkeypatch: pytest.MonkeyPatch, on_terminal: bool
 ) -> None:
     write(opened, table(ROWS))
-    monkeypatch.setattr(table_reader, "LINES_AT_A_TIME", 20)
+    monkeypatch.setattr(csv_lines, "LINES_AT_A_TIME", 20)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: on_terminal, raising=False)
     checked = opened("profile", "check", "--terms", opened.terms_path)
     assert checked.code == 0
@@ -116,7 +116,7 @@ def test_a_run_shows_nobody_how_long_its_table_is(
     opened: SiteFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(opened, table(ROWS))
-    monkeypatch.setattr(table_reader, "LINES_AT_A_TIME", 20)
+    monkeypatch.setattr(csv_lines, "LINES_AT_A_TIME", 20)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     opened.capsys.readouterr()
     ask(opened.profile_path, opened.terms)

@@ -20,7 +20,7 @@ FACTS = {
     "sums", "trusted-server", "no-privacy", "simulation", "disclosed", "reply-after", "promise",
     "assumptions", "not-covered", "stays", "closed-runs", "scores-released", "tuned-runs",
     "composition", "order", "full", "site", "made", "exact-releases", "decisions",
-    "declared-records",
+    "declared-records", "withdrawn",
 }  # fmt: skip
 """What a program may rely on: a key that goes or changes its name breaks somebody's archive."""
 KEYS = {

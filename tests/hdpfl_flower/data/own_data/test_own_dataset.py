@@ -116,7 +116,6 @@ def test_a_test_set_is_taken_as_it_is(tmp_path: Path) -> None:
             "20 of 20 invalid targets",
         ),
         ({"x": X, "y": np.array([np.nan] * 20)}, {"task": "classification"}, "not finite"),
-        ({"x": X.astype(complex), "y": CLASSES}, {}, "'x' holds no numbers"),
         ({"x": X, "y": CLASSES.astype(object)}, {}, "holds Python objects"),
         ({"x": X, "y": CLASSES}, {"task": "survival"}, "'y' must be of shape (n, 2)"),
         ({"x": X, "y": SURVIVAL * 3}, {}, "the last interval observed, 0 to 9, and 0 or 1"),
