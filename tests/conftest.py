@@ -48,12 +48,17 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of ``seconds.txt``, longest first; refuse engines outside of their folder.
+    """Mark the tests of ``seconds.txt``, long files first; refuse engines outside of their folder.
 
     At the end one of two workers would be idle beside a long test.
     """
     table = listed()
-    items.sort(key=lambda item: -table.get(item.nodeid.partition("[")[0], 0.0))
+    longest = dict[str, float]()
+    for function, seconds in table.items():
+        file = function.partition("::")[0]
+        longest[file] = max(seconds, longest.get(file, 0.0))
+    # By files: the fixtures of a module are set up once.
+    items.sort(key=lambda item: -longest.get(item.nodeid.partition("::")[0], 0.0))
     for item in items:
         seconds = table.get(item.nodeid.partition("[")[0], 0.0)
         if seconds:
