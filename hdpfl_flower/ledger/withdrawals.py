@@ -1,8 +1,8 @@
 """Withdrawals of consent: entries of the ledger by keyed digests, their key on the site's disk.
 
-The ledger says how many units withdrew and when. Whose they are it says to the holder of the key
-alone: without it an id cannot be found by trying all ids there may be. A lost key stops every
-reading of records, since nobody could say any more whom to leave out.
+The ledger states how many units withdrew and when. Without the key their ids cannot be found by
+trying all possible ids. A lost key stops every reading of records, because the records of the
+withdrawn units could no longer be left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PATIENCE = 30.0
 def load_profile(path: Path) -> Profile:
     """Return the profile at ``path``; reading its ``data`` leaves out withdrawn units.
 
-    The ledger is opened when records are first read: before ``ledger init`` nobody can withdraw.
+    The ledger is opened when records are first read. Before ``ledger init`` there are no withdrawals.
 
     Raises:
         ProfileError: as ``Profile.load``.
