@@ -24,7 +24,7 @@ MODULE = "client_app.site.reply_time"
 def watch(timing: ModuleType) -> None:
     """Wrap the three calls with which a site times a reply."""
     noted: dict[str, Any] = {}
-    arrival, wait, stamp = timing.arrival, timing.wait_until_due, timing.stamp
+    arrival, wait, reply_with = timing.arrival, timing.wait_until_due, timing.reply_with
 
     def arrival_noted(*words: Any) -> Any:
         came = arrival(*words)
@@ -37,16 +37,16 @@ def watch(timing: ModuleType) -> None:
         noted["work"] = time.time() - noted["at"]
         return wait(*words)
 
-    def stamp_noted(reply: Any, request: Any, created_at: float | None) -> Any:
+    def reply_noted(answered: Any, request: Any, created_at: float | None) -> Any:
         line = json.dumps({"request": request.metadata.message_id, **noted}) + "\n"
         with Path(os.environ["REPLY_PROBE"]).open("a") as file:
             file.write(line)
         hold = Path(noted.get("site", "")) / f"hold-{request.metadata.message_type}"
         while hold.exists():
             time.sleep(0.1)
-        return stamp(reply, request, created_at)
+        return reply_with(answered, request, created_at)
 
-    vars(timing).update(arrival=arrival_noted, wait_until_due=wait_noted, stamp=stamp_noted)
+    vars(timing).update(arrival=arrival_noted, wait_until_due=wait_noted, reply_with=reply_noted)
 
 
 class Watcher(importlib.abc.MetaPathFinder):
