@@ -30,7 +30,7 @@ SITES = ("ada", "ben", "cleo")
 NOT_MEANT = "dora"
 TERMS = RunConfig.parse({
     "dataset": "site", "schema": SCHEMA, "rounds": 2, "min-sites": 2, "evaluation": "none",
-    "run-id": "inbox", "strategy": "fedavg", "join-timeout": 120.0,
+    "run-id": "inbox", "strategy": "fedavg", "join-timeout": 300.0,
     "purpose": "Which dose is safe", "coordinator": "Dr. Grace, grace@example.org",
 })  # fmt: skip
 EPSILON = "1.2345678"
@@ -58,7 +58,7 @@ def federation_of_three(tmp_path: Path) -> Iterator[Federation]:
         federation.call("down")
 
 
-def requests_at(federation: Federation, site: str, seconds: float = 60) -> str:
+def requests_at(federation: Federation, site: str, seconds: float = 300.0) -> str:
     """Return what ``hdpfl-site requests`` shows once a run waits at ``site``."""
     waiting = federation.profile(site).with_name("ledger.sqlite.requests")
     until = time.monotonic() + seconds
@@ -89,7 +89,7 @@ def test_a_run_waits_for_its_operators_and_ends_with_those_who_approved(
                 assert "Which dose is safe" in shown and "ε 1.235" in shown, shown
                 named = "inbox" if decision == "refuse" else "1"
                 federation.hdpfl_site(site, decision, named, "--yes", "--by", "Dr. Who")
-            output, _ = coordinator.communicate(timeout=200)
+            output, _ = coordinator.communicate(timeout=600)
         finally:
             coordinator.kill()
     assert coordinator.returncode == 0, output

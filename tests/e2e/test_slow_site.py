@@ -22,9 +22,9 @@ from server_app.in_process.grid import LocalGrid
 from server_app.run.rounds import run
 from tests.e2e.engines import SITES, Done, Federation, digest, rounds_of, seeded_terms
 
-pytestmark = pytest.mark.engines
+pytestmark = [pytest.mark.engines, pytest.mark.deadline]
 
-TIMEOUT = 20.0
+TIMEOUT = 32.0
 """Below the 36 seconds after which a SuperLink takes a silent SuperNode off its list."""
 STEADY, DYING, SLOW, OTHER = ALL = [str(site) for site in range(SITES)]
 TOO_LATE = "no reply in time"
