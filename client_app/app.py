@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import torch  # noqa: F401 - seconds that 'reply-after' need not cover
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
