@@ -155,7 +155,7 @@ def _item(
         features, target = _array(x, np.float32), float(_array(y, np.float64).item())
     except KeyboardInterrupt:
         raise
-    except BaseException:  # that it was raised would tell of the record
+    except BaseException:  # an exception would disclose the record
         return None
     usable = features.shape == shape and bool(np.isfinite(features).all())
     return (features, target) if usable else None

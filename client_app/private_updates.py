@@ -178,7 +178,7 @@ def _update_of(
     context: Context,
     start: Floats,
 ) -> Floats:
-    """Return what the app's training adds to ``start``, or zeros where it returns no such model.
+    """Return the app's update of ``start``, or zeros if it returns no model of that size.
 
     One record may decide which: both are updates within the bound, under the same noise.
     """

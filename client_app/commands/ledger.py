@@ -364,7 +364,7 @@ def withdraw(
 
 
 def _show(site: Profile) -> None:
-    """Print the withdrawals, and what was released before, from records that may be theirs."""
+    """Print the withdrawals, and the runs that released something before them."""
     from client_app.reports.board import exact_in_words
     from client_app.reports.facts import Source, gather
     from client_app.reports.short import CANNOT_BE_UNDONE, alarms, in_short, withdrawn_in_words

@@ -212,7 +212,7 @@ def promise_lines(now: BudgetStatus, account: Account, coming: str = "") -> Iter
 
 
 def spent_by_unit(account: Account) -> Iterator[str]:
-    """Yield what the runs of each unit add up to, where there are several units.
+    """Yield the sums of the runs of each unit, if there are several units.
 
     The cap counts all runs, whatever their unit; the promise for a unit has its own runs alone,
     and those that protect all records.

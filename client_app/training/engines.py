@@ -186,7 +186,7 @@ class Engine(ABC):
     def _is_added(
         self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
     ) -> bool:
-        """Do :meth:`_add`; False, and nothing added, where the model raises."""
+        """Add by :meth:`_add`; return False, with the sum unchanged, if the model raises."""
         version = total._version
         try:
             self._add(total, x, y, count, clip_norm)

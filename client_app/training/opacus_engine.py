@@ -34,7 +34,7 @@ class OpacusEngine(RowEngine):
             raise
 
     def _forget(self) -> None:
-        """Drop what the hooks keep of a pass that broke off: the next would count it in."""
+        """Clear the hooks' state of a broken pass, which the next pass would add."""
         for module in self.model.modules():
             for name in ("activations", "max_batch_len"):
                 vars(module).pop(name, None)

@@ -246,7 +246,7 @@ class DataSource(RedactedModel):
         return source
 
     def withdrawn(self) -> Withdrawn:
-        """Return the units that a reading leaves out; nobody where no ledger was named."""
+        """Return the units that a reading leaves out; none without a ledger."""
         return NOBODY if self._withdrawn is None else self._withdrawn()
 
     @model_validator(mode="after")

@@ -52,7 +52,7 @@ class Forms(NamedTuple):
         return bool(self.first.fullmatch(lines[0])) and all(map(self.middle.fullmatch, lines[1:]))
 
     def goes_on(self, line: _Line) -> bool:
-        """Return whether a record may go on with ``line``, an odd one at its end."""
+        """Return whether a record may include ``line``, an odd one at its end."""
         return bool((self.last if line.is_odd else self.middle).fullmatch(line.content))
 
 
@@ -112,7 +112,7 @@ class _LinesRead:
         self._encoding = "" if encoding == "utf-8" else encoding
 
     def seek(self, place: int) -> None:
-        """Go on with the line that begins at byte ``place``."""
+        """Continue with the line that begins at byte ``place``."""
         self._file.seek(place)
         self.place = place
 
