@@ -16,13 +16,12 @@ from typing import Annotated
 import typer
 
 from client_app.commands.options import ProfileOption, open_profile
-from client_app.reports.formatting import ROUNDING, ceil_digits, floor_digits, table
+from client_app.reports.formatting import ROUNDING, ceil_digits, floor_digits, per_cent, table
 from client_app.reports.ledger_view import (
     STATUSES,
     LedgerView,
     exact_answers,
     ledger_paths,
-    metrics_left,
     most_exact,
     notes_on_cap,
     open_chain,
@@ -37,7 +36,6 @@ from client_app.reports.lifetime import (
     fit_line,
     fit_of,
     order_of_new,
-    per_cent,
     promise_lines,
     shares_of_runs,
     spent_by_unit,
@@ -52,7 +50,6 @@ from hdpfl_flower.ledger.account import Account
 from hdpfl_flower.ledger.hash_chain import Chain, Entry
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.ledger.renyi import order_for
-from hdpfl_flower.system.printable import printable
 from hdpfl_flower.system.terminal import new_app
 
 app = new_app("The budget ledger: what was charged and released.")
@@ -263,7 +260,7 @@ def run_rows(view: LedgerView, site: Profile) -> Iterator[tuple[str, ...]]:
             ceil_digits(plan.delta) if plan else "-",
             *(taken if view.account.order else ()),
             *(str(counts[run_id, status]) for status in STATUSES),
-            str(metrics_left(view, run_id)),
+            str(view.released("metrics", run_id)),
         )
 
 
@@ -365,14 +362,12 @@ def withdraw(
 
 def _show(site: Profile) -> None:
     """Print the withdrawals, and the runs that released something before them."""
-    from client_app.reports.board import exact_in_words
     from client_app.reports.facts import Source, gather
-    from client_app.reports.short import CANNOT_BE_UNDONE, alarms, in_short, withdrawn_in_words
-    from client_app.reports.wording import charges
+    from client_app.reports.rendering import charges, sentences
 
     view = read_ledger(site)
     facts = gather(Source(view, ledger_paths(site).path, site))
-    typer.echo(withdrawn_in_words(facts) or "no consent was withdrawn")
+    typer.echo("".join(sentences(facts, "withdrawals")) or "no consent was withdrawn")
     if not facts["withdrawn"]:
         return
     last = max(at for noted in view.account.withdrawn.values() for at in noted.values())
@@ -385,13 +380,12 @@ def _show(site: Profile) -> None:
         typer.echo("nothing was released before")
         return
     typer.echo("\nruns with releases before the last of these days:")
-    for line in table([*charges([run for run in facts["runs"] if run["run-id"] in before])]):
-        typer.echo(printable(line))
-    promise = [answer for question, answers in in_short(facts) for answer in answers
-               if question == "What is promised?"]  # fmt: skip
-    said = [*alarms(facts), *promise, exact_in_words(facts), CANNOT_BE_UNDONE, _NO_UNLEARNING]
-    for text in said:
-        typer.echo(textwrap.fill(printable(text), 96, initial_indent="- ", subsequent_indent="  "))
+    runs = [run for run in facts["runs"] if run["run-id"] in before]
+    for line in table(charges(facts | {"runs": runs})):
+        typer.echo(line)
+    bounds = sentences(facts, "alarms", "promise", "exact", "undone")
+    for text in (*bounds, _NO_UNLEARNING):
+        typer.echo(textwrap.fill(text, 96, initial_indent="- ", subsequent_indent="  "))
 
 
 def _source_with_ids(site: Profile) -> DataSource:

@@ -11,8 +11,7 @@ import typer
 from client_app.commands.options import ProfileOption, open_profile, write_file
 from client_app.reports.facts import Source, as_json, gather
 from client_app.reports.ledger_view import ledger_paths, read_copy, read_ledger
-from client_app.reports.short import as_text
-from client_app.reports.wording import failed
+from client_app.reports.rendering import as_html, as_text, failed
 from hdpfl_flower.errors import LedgerError
 
 
@@ -38,14 +37,7 @@ def report(
     if json and html:
         raise typer.BadParameter("--json and --html exclude each other")
     facts = gather(_source(profile, ledger))
-    if json:
-        text = as_json(facts) + "\n"
-    elif html:
-        from client_app.reports.page import as_html  # jinja2, for this form alone
-
-        text = as_html(facts)
-    else:
-        text = as_text(facts)
+    text = as_json(facts) + "\n" if json else as_html(facts) if html else as_text(facts)
     if out is None:
         sys.stdout.write(text)
     else:

@@ -14,15 +14,13 @@ import typer
 
 from client_app.commands.options import ProfileOption, open_profile
 from client_app.commands.plan import ledger_view, tests_of
-from client_app.reports.formatting import ceil_digits, floor_digits
+from client_app.reports.formatting import bar, ceil_digits, floor_digits, per_cent
 from client_app.reports.ledger_view import ledger_paths, read_ledger
 from client_app.reports.lifetime import (
     RENYI,
     SUM,
-    bar,
     budget_status,
     fit_of,
-    per_cent,
     rounds_that_fit,
 )
 from client_app.site.inbox import RunRequest, read_requests, remove_request

@@ -1,7 +1,7 @@
 """Facts of a site's report by name, from ledger and profile.
 
-What was charged, and what that costs when it is computed again, comes from the ledger's entries,
-never from the profile: a profile can change after the charge.
+Charges and their recomputed costs come from the ledger's entries, never from the profile: a profile
+can change after the charge.
 """
 
 from __future__ import annotations
@@ -9,23 +9,17 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from client_app.reports.attack import found_by_an_attacker
-from client_app.reports.board import decisions, exact_releases, withdrawn_by_day
-from client_app.reports.ledger_view import (
-    STATUSES,
-    LedgerView,
-    metrics_left,
-    most_exact,
-    notes_on_cap,
-)
+from client_app.reports.attack import attack_rates
+from client_app.reports.ledger_view import STATUSES, LedgerView, most_exact, notes_on_cap
 from client_app.reports.lifetime import RENYI, SUM, budget_status, shares_of_runs
-from client_app.reports.limits import not_covered
+from client_app.reports.rendering import sentences
 from client_app.reports.units import (
     SEVERAL,
     promised_by_server,
@@ -36,7 +30,7 @@ from client_app.reports.units import (
     unit_of_run,
 )
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.ledger.account import ChargedPlan
+from hdpfl_flower.ledger.account import APPROVED, REFUSED, ChargedPlan
 from hdpfl_flower.ledger.invariants import Assumption, check_entries
 from hdpfl_flower.ledger.recompute import read_plan, recompute_epsilon
 from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, SCORES, STAYS
@@ -70,70 +64,93 @@ class Source:
 def gather(source: Source) -> dict[str, Any]:
     """Return all facts by name; spent ε and δ are rounded up, left down.
 
-    What only a profile holds is None without one. Under a Rényi filter nothing is spent or left in
-    ε: both are None, and ``full`` is the share of the promise that is taken.
+    Without a profile its facts are None. Under a Rényi filter nothing is spent or left in ε: both
+    are None, and ``full`` is the share of the promise that is taken.
     """
     view, site = source.view, source.profile
-    entries, budget = view.entries, site.budget if site else None
-    now = budget_status(view.account, budget)
+    account, budget = view.account, site.budget if site else None
+    now, shares = budget_status(account, budget), shares_of_runs(account, budget)
+    runs = [{**_run(view, run_id), "share": shares.get(run_id)} for run_id in view.runs]
+    opted_out = _clipped_for_nothing(view)
+    rows = sums(runs)
+    for row in rows:
+        row["attacker-finds"] = attack_rates([account.plans[run_id] for run_id in row["runs"]])
+    unit = unit_of_all(rows, site)
     facts: dict[str, Any] = {
         "site": site.name if site else "",
         "made": f"{datetime.now(UTC):%Y-%m-%d}",
-        "ledger": {
-            "path": str(source.ledger),
-            "entries": len(entries),
-            "digest": view.digest(),
-            "from": entries[0].at[:10] if entries else "",
-            "to": entries[-1].at[:10] if entries else "",
-            "anchor": bool(site and site.ledger and site.ledger.anchor),
-            "cap-raised-on": [e.at[:10] for e in entries if e.kind == "cap"][1:],
-        },
+        "ledger": _ledger(source),
         "cap": _amount(now.cap),
         "composition": RENYI if now.order else SUM,
         "order": now.order or None,
         "full": now.full,
         "spent": None if now.order else _amount(now.spent),
         "left": None if now.order else _amount(now.left),
-        "notes": list(notes_on_cap(view.account, budget)) if budget else [],
-        "runs": list(_runs(view, shares_of_runs(view.account, budget))),
+        "notes": list(notes_on_cap(account, budget)) if budget else [],
+        "runs": runs,
         "updates": {status: view.count(status, kind="update") for status in STATUSES},
-        "metrics-released": metrics_left(view),
-        "exact-answers": {"given": view.account.exact_answers, "most": most_exact(site)},
-        "exact-releases": exact_releases(view),
-        "decisions": decisions(view),
-        "withdrawn": withdrawn_by_day(view.account),
+        "metrics-released": view.released("metrics"),
+        "exact-answers": {"given": account.exact_answers, "most": most_exact(site)},
+        "exact-releases": [
+            {"run-id": run_id, "round": number, "answers": release.exact, "status": release.status}
+            for (run_id, number, kind), release in account.releases.items()
+            if (release.exact or kind == "metrics") and release.status in ("sealed", "sent")
+        ],
+        "decisions": list(_decisions(view)),
+        "withdrawn": _withdrawn_by_day(view),
         "declared-records": site.training.declared_records if site else None,
-        "clipped-updates-released": sum(
-            view.count(status, kind=CLIPPED_UPDATE) for status in ("sealed", "sent")
-        ),
-        "clipped-updates-opted-out": _clipped_for_nothing(view),
-        "scores-released": sum(view.count(s, kind=SCORES) for s in ("sealed", "sent")),
+        "clipped-updates-released": view.released(CLIPPED_UPDATE),
+        "clipped-updates-opted-out": opted_out,
+        "scores-released": view.released(SCORES),
         "stays": {kind: view.count("sealed", kind=kind) for kind in sorted(STAYS)},
-        "closed-runs": sorted(view.account.closed),
-        "tuned-runs": sorted(view.account.tuned),
-        "releases": list(_releases(view)),
+        "closed-runs": sorted(account.closed),
+        "tuned-runs": sorted(account.tuned),
+        "releases": _releases(view),
         "no-privacy": math.inf in (site.run.epsilon if site else 0.0, now.spent[0])
-        or _clipped_for_nothing(view) > 0,
+        or opted_out > 0,
         "simulation": site.simulated if site else None,
         "disclosed": list(site.disclose) if site else None,
         "reply-after": site.reply_after if site else None,
+        "sums": rows,
+        "trusted-server": promised_by_server(runs, account.declared),
+        "promise": {
+            "unit": unit,
+            "relation": "see the sums by unit" if unit == SEVERAL else relation_of(unit),
+            "adversary": ADVERSARY,
+            "private-epsilon": PRIVATE_EPSILON,
+            "row": site.data.row_used if site and site.data and site.data.id else None,
+        },
+        "assumptions": [
+            {
+                "name": assumption.name,
+                "claim": assumption.claim,
+                "how": assumption.how,
+                "status": assumption.status,
+                "failures": list(assumption.failures),
+            }
+            for assumption in _assumptions(source)
+        ],
     }
-    facts["sums"] = sums(facts["runs"])
-    for each in facts["sums"]:
-        plans = [view.account.plans[run_id] for run_id in each["runs"]]
-        each["attacker-finds"] = found_by_an_attacker(plans)
-    facts["trusted-server"] = promised_by_server(facts["runs"], view.account.declared)
-    unit = unit_of_all(facts["sums"], site)
-    facts["promise"] = {
-        "unit": unit,
-        "relation": "see the sums by unit" if unit == SEVERAL else relation_of(unit),
-        "adversary": ADVERSARY,
-        "private-epsilon": PRIVATE_EPSILON,
-        "row": site.data.row_used if site and site.data and site.data.id else None,
-    }
-    facts["assumptions"] = [_checked(each) for each in _assumptions(source)]
-    facts["not-covered"] = list(not_covered(facts))
+    facts["not-covered"] = sentences(facts, "limits")
     return facts
+
+
+def as_json(facts: dict[str, Any]) -> str:
+    """Return the facts as JSON; an infinity is ``inf``."""
+    return json.dumps(_plain(facts), indent=2, allow_nan=False)
+
+
+def _ledger(source: Source) -> dict[str, Any]:
+    entries, site = source.view.entries, source.profile
+    return {
+        "path": str(source.ledger),
+        "entries": len(entries),
+        "digest": source.view.digest(),
+        "from": entries[0].at[:10] if entries else "",
+        "to": entries[-1].at[:10] if entries else "",
+        "anchor": bool(site and site.ledger and site.ledger.anchor),
+        "cap-raised-on": [e.at[:10] for e in entries if e.kind == "cap"][1:],
+    }
 
 
 def _clipped_for_nothing(view: LedgerView) -> int:
@@ -147,43 +164,49 @@ def _clipped_for_nothing(view: LedgerView) -> int:
     return sum(releases[key].status in ("sealed", "sent") for key in opted_out)
 
 
-def as_json(facts: dict[str, Any]) -> str:
-    """Return the facts as JSON; an infinity is ``inf``."""
-    return json.dumps(_plain(facts), indent=2, allow_nan=False)
+def _decisions(view: LedgerView) -> Iterator[dict[str, str]]:
+    """Yield the operator's approvals and refusals, in the ledger's order."""
+    for entry in view.entries:
+        if entry.kind in (APPROVED, REFUSED):
+            terms = terms_of(entry.body.get("terms", ""))
+            yield {
+                "run-id": entry.body["run_id"],
+                "decision": entry.kind,
+                "at": entry.at,
+                "by": entry.body["by"],
+                **{name: str(terms.get(name, "")) for name in ("coordinator", "purpose")},
+            }
 
 
-def _runs(view: LedgerView, shares: dict[str, float]) -> Iterator[dict[str, Any]]:
-    for run_id in view.runs:
-        yield {**_run(view, run_id), "share": shares.get(run_id)}
+def _withdrawn_by_day(view: LedgerView) -> dict[str, int]:
+    """Return day (UTC) → units that withdrew their consent on it and did not give it again."""
+    noted = max(view.account.withdrawn.values(), key=len, default={})
+    return dict(sorted(Counter(time[:10] for time in noted.values()).items()))
 
 
 def _run(view: LedgerView, run_id: str) -> dict[str, Any]:
     frozen = view.account.plans.get(run_id)
-    terms = terms_of(frozen)
+    terms = terms_of(frozen.terms if frozen else "")
     plan = _event(frozen) if frozen else None
-    clipped = sum(view.count(status, run_id, CLIPPED_UPDATE) for status in ("sealed", "sent"))
-    unit = unit_of_run(frozen, terms, clipped)
     return {
         "run-id": run_id,
-        "charged": view.charged_on(run_id),
-        "strategy": str(terms.get("strategy", "")),
-        "coordinator": str(terms.get("coordinator", "")),
-        "purpose": str(terms.get("purpose", "")),
-        "rounds": sum(part["rounds"] for part in plan["schedule"]) if plan else 0,
+        "charged": view.charged_days().get(run_id, ""),
+        **{name: str(terms.get(name, "")) for name in ("strategy", "coordinator", "purpose")},
+        "rounds": sum(rounds["rounds"] for rounds in plan["schedule"]) if plan else 0,
         "epsilon": frozen.epsilon if frozen else None,
         "delta": frozen.delta if frozen else None,
         "plan": plan,
-        "unit": unit,
+        "unit": unit_of_run(frozen, view.released(CLIPPED_UPDATE, run_id)),
         "updates": {status: view.count(status, run_id, "update") for status in STATUSES},
-        "metrics-released": metrics_left(view, run_id),
+        "metrics-released": view.released("metrics", run_id),
         "closed": run_id in view.account.closed,
     }
 
 
 def _event(frozen: ChargedPlan) -> dict[str, Any] | None:
     """Return a plan's schedule and recomputed cost; None for no readable plan."""
-    plan, found = read_plan(frozen), recompute_epsilon(frozen)
-    if plan is None or found is None:
+    plan, recomputed = read_plan(frozen), recompute_epsilon(frozen)
+    if plan is None or recomputed is None:
         return None
     return {
         "schedule": [
@@ -203,13 +226,13 @@ def _event(frozen: ChargedPlan) -> dict[str, Any] | None:
         "tuning-steps": plan.tuning.count if plan.tuning else 0,
         "counts-noise": plan.counts.noise_multiplier if plan.counts else None,
         "scores-noise": plan.scores.noise_multiplier if plan.scores else None,
-        "epsilon-pld": found.pld,
-        "epsilon-rdp": found.rdp,
+        "epsilon-pld": recomputed.pld,
+        "epsilon-rdp": recomputed.rdp,
     }
 
 
-def _releases(view: LedgerView) -> Iterator[dict[str, Any]]:
-    """Yield every release that was ever taken, in the order of the ledger."""
+def _releases(view: LedgerView) -> list[dict[str, Any]]:
+    """Return every release that was ever taken, in the order of the ledger."""
     rows: dict[int, dict[str, Any]] = {}
     for entry in view.entries:
         body = entry.body
@@ -227,7 +250,7 @@ def _releases(view: LedgerView) -> Iterator[dict[str, Any]]:
             row = rows[body["release"]]
             row.update({"status": entry.kind, "at": entry.at})
             row["payload"] = body.get("payload", row["payload"])[:_PAYLOAD_DIGITS]
-    yield from rows.values()
+    return list(rows.values())
 
 
 def _assumptions(source: Source) -> Iterator[Assumption]:
@@ -262,16 +285,6 @@ def _assumptions(source: Source) -> Iterator[Assumption]:
         "no record is read here; see: hdpfl-site profile check --terms FILE",
         checked=False,
     )
-
-
-def _checked(each: Assumption) -> dict[str, Any]:
-    return {
-        "name": each.name,
-        "claim": each.claim,
-        "how": each.how,
-        "status": each.status,
-        "failures": list(each.failures),
-    }
 
 
 def _amount(amount: tuple[float, float]) -> dict[str, float]:

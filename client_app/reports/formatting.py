@@ -11,6 +11,8 @@ from hdpfl_flower.system.printable import printable
 ROUNDING = "ε, δ and noise are rounded up in the last digit, what is left is rounded down."
 
 _DIGITS = 4
+_BAR = 30
+"""Characters of a bar."""
 _WIDEST = 10_000
 """No table is cut or wrapped to a terminal's width: rows are there to be searched and copied."""
 _SAME = Context(prec=12)
@@ -33,6 +35,21 @@ def floor_digits(value: float) -> str:
     ('1.234', '0.3')
     """
     return _rounded(value, ROUND_FLOOR)
+
+
+def per_cent(share: float) -> str:
+    """Return a share in per cent, rounded up at one digit."""
+    return f"{math.ceil(min(share, 1.0) * 1000 - 1e-9) / 10:g} %"
+
+
+def bar(share: float) -> str:
+    """Return a bar of the used promise in per cent, rounded up.
+
+    >>> bar(0.333)
+    '[##########....................] 33.3 %'
+    """
+    filled = min(_BAR, math.ceil(share * _BAR - 1e-9))
+    return f"[{'#' * filled}{'.' * (_BAR - filled)}] {per_cent(share)}"
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -31,16 +31,16 @@ class LedgerView:
         """Return the day (UTC) on which each run was charged."""
         return {e.body["run_id"]: e.at[:10] for e in self.entries if e.kind == "plan"}
 
-    def charged_on(self, run_id: str) -> str:
-        """Return the day (UTC) on which a run was charged, empty for none."""
-        return self.charged_days().get(run_id, "")
-
     def count(self, status: str, run_id: str | None = None, kind: str | None = None) -> int:
         """Return the number of releases (of a run, of a kind) by status."""
         return sum(
             release.status == status and run_id in (None, key[0]) and kind in (None, key[2])
             for key, release in self.account.releases.items()
         )
+
+    def released(self, kind: str, run_id: str | None = None) -> int:
+        """Return the number of releases of a kind (of a run) that may have left."""
+        return sum(self.count(status, run_id, kind) for status in ("sealed", "sent"))
 
     @property
     def runs(self) -> list[str]:
@@ -100,9 +100,9 @@ def read_copy(path: Path) -> LedgerView:
         copy = Path(folder) / path.name
         try:
             shutil.copyfile(path, copy)
-            begun = path.with_name(f"{path.name}-journal")  # what SQLite did not finish
-            if begun.exists():
-                shutil.copyfile(begun, copy.with_name(begun.name))
+            journal = path.with_name(f"{path.name}-journal")  # of an unfinished transaction
+            if journal.exists():
+                shutil.copyfile(journal, copy.with_name(journal.name))
         except OSError as error:
             raise LedgerError(f"ledger {path} cannot be read: {error.strerror}") from None
         try:
@@ -129,13 +129,13 @@ def view_of(chain: Chain) -> LedgerView:
 
 def notes_on_cap(account: Account, budget: Budget) -> Iterator[str]:
     """Yield differences between the profile's [budget] and the ledger's cap."""
-    for name, own, cap in (
+    for name, wanted, cap in (
         ("epsilon", budget.epsilon, account.cap_epsilon),
         ("delta", budget.delta, account.cap_delta),
     ):
-        if own < cap:
+        if wanted < cap:
             yield f"'budget.{name}' is lower than the ledger's cap: the lower counts"
-        elif own > cap:
+        elif wanted > cap:
             yield (
                 f"'budget.{name}' is higher than the ledger's cap: the lower counts, until: "
                 "hdpfl-site ledger init --raise-cap"
@@ -162,8 +162,3 @@ def exact_answers(given: int, most: int | None) -> str:
 def most_exact(site: Profile | None) -> int | None:
     """Return the allowed number of answers without noise; None: unbounded."""
     return None if site is None or site.simulated else site.budget.exact_answers
-
-
-def metrics_left(view: LedgerView, run_id: str | None = None) -> int:
-    """Return the number of released metrics, not covered by ε."""
-    return sum(view.count(status, run_id, "metrics") for status in ("sealed", "sent"))

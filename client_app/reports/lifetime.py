@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
 
-from client_app.reports.formatting import ceil_digits, floor_digits
+from client_app.reports.formatting import ceil_digits, floor_digits, per_cent
 from client_app.reports.ledger_view import LedgerView
+from client_app.reports.rendering import lines
 from client_app.reports.units import sums_of
 from hdpfl_flower.config.profile import Budget, Profile
 from hdpfl_flower.errors import AccountingError, LedgerError
@@ -24,8 +24,6 @@ Exact = Fraction | float
 RENYI, SUM = "renyi", "sum"
 MANY = 1_000_000
 """Runs that fit under an infinite cap."""
-_WIDTH = 30
-"""Characters of a bar."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,9 +32,9 @@ class BudgetStatus:
 
     Attributes:
         cap: (ε, δ) that counts: the ledger's cap, or the profile's [budget] where that is lower.
-        spent: (Σε, Σδ) of the charged runs, rounded up: what a sum would have counted.
+        spent: (Σε, Σδ) of the charged runs, rounded up, also under a filter.
         left: of the cap after that sum, rounded down.
-        order: of the Rényi filter; 0: the sum is what counts.
+        order: of the Rényi filter; 0: the sum counts.
         full: share of the promise that is taken, rounded up; 1: nothing fits.
     """
 
@@ -76,7 +74,7 @@ def budget_status(account: Account, budget: Budget | None) -> BudgetStatus:
         room = filter_capacity(account.order, cap)
         full = _of(sum(account.divergences().values()), room)
     else:
-        full = max(_of(each, whole) for each, whole in zip(spent, cap, strict=True))
+        full = max(_of(amount, whole) for amount, whole in zip(spent, cap, strict=True))
     return BudgetStatus(cap, spent, rest, account.order, full)
 
 
@@ -85,7 +83,7 @@ def shares_of_runs(account: Account, budget: Budget | None) -> dict[str, float]:
     if not account.order:
         return {}
     room = filter_capacity(account.order, _cap(account, budget))
-    return {run: _of(each, room) for run, each in account.divergences().items()}
+    return {run: _of(taken, room) for run, taken in account.divergences().items()}
 
 
 def fit_of(
@@ -140,8 +138,8 @@ def order_of_new(site: Profile, composition: str = "") -> int:
     """Return the order of a new ledger's Rényi filter; 0: the sum.
 
     Args:
-        site: whose [budget] is the cap.
-        composition: ``renyi``, ``sum``, or empty: what admits more runs like [run], else renyi.
+        site: its [budget] is the cap.
+        composition: ``renyi``, ``sum``, or empty: the one that admits more runs like [run].
 
     Raises:
         LedgerError: no order holds the cap.
@@ -163,30 +161,15 @@ def order_of_new(site: Profile, composition: str = "") -> int:
 
 def admitted(cap: Amount, run: Amount, order: int) -> tuple[int, int]:
     """Return the runs a cap admits: by sum, and by filter of ``order``."""
-    by_sum = int(min(map(_times, (_left(each, []) for each in cap), run)))
+    by_sum = int(min(map(_times, (_left(amount, []) for amount in cap), run)))
     room, price = filter_capacity(order, cap), reserved(_of_one_release(order, *run))
     if math.isinf(room) or math.isinf(price):
         return by_sum, by_sum
     return by_sum, int(as_fraction(room) // price)
 
 
-def bar(share: float) -> str:
-    """Return a bar of the used promise in per cent, rounded up.
-
-    >>> bar(0.333)
-    '[##########....................] 33.3 %'
-    """
-    filled = min(_WIDTH, math.ceil(share * _WIDTH - 1e-9))
-    return f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {per_cent(share)}"
-
-
-def per_cent(share: float) -> str:
-    """Return a share in per cent, rounded up at one digit."""
-    return f"{math.ceil(min(share, 1.0) * 1000 - 1e-9) / 10:g} %"
-
-
-def promise_lines(now: BudgetStatus, account: Account, coming: str = "") -> Iterator[str]:
-    """Yield the promise of a Rényi filter, its units if several, and its use.
+def promise_lines(now: BudgetStatus, account: Account, coming: str = "") -> list[str]:
+    """Return the promise of a Rényi filter, its units if several, and its use, in words.
 
     Args:
         now: the budget's state.
@@ -194,46 +177,19 @@ def promise_lines(now: BudgetStatus, account: Account, coming: str = "") -> Iter
         coming: unit of a run that is not charged yet; empty: there is none.
     """
     units = sums_of(account)
-    if coming not in ("", *(each["unit"] for each in units)):
+    if coming not in ("", *(row["unit"] for row in units)):
         units.append({"unit": coming, "runs": []})
-    together = (
-        "for each unit of those below, by the runs that protect it"
-        if len(units) > 1
-        else "for all releases under this ledger together"
-    )
-    yield (
-        f"promise: ε {floor_digits(now.cap[0])}, δ {floor_digits(now.cap[1])} {together}, over "
-        "its life"
-    )
-    if len(units) > 1:
-        yield from (f"protected is {each['unit']}: by {_runs(each)}" for each in units)
-    all_of_them = ", all units' runs counted" if len(units) > 1 else ""
-    yield f"taken:   {bar(now.full)} of the Rényi filter of order {now.order}{all_of_them}"
+    return lines("promise", now=now, units=units, several=len(units) > 1)
 
 
-def spent_by_unit(account: Account) -> Iterator[str]:
-    """Yield the sums of the runs of each unit, if there are several units.
+def spent_by_unit(account: Account) -> list[str]:
+    """Return the sums of the runs of each unit, in words; empty for a single unit.
 
-    The cap counts all runs, whatever their unit; the promise for a unit has its own runs alone,
-    and those that protect all records.
+    The cap counts all runs, whatever their unit; the promise for a unit counts its runs alone, and
+    those that protect all records.
     """
     units = sums_of(account)
-    if len(units) < 2:
-        return
-    yield "the cap counts the runs of all units; there is no single ε, and for each unit:"
-    for each in units:
-        wider = each["with-all-records"]
-        more = f"; with the runs that protect all records: {_amount(wider)}" if wider else ""
-        yield f"protected is {each['unit']}: {_amount(each)}, by {_runs(each)}{more}"
-
-
-def _amount(row: Mapping[str, Any]) -> str:
-    return f"ε {ceil_digits(row['epsilon'])}, δ {ceil_digits(row['delta'])}"
-
-
-def _runs(row: Mapping[str, Any]) -> str:
-    count = len(row["runs"])
-    return f"{count} run" + "s" * (count != 1) if count else "no run so far"
+    return lines("sums", units=units) if len(units) > 1 else []
 
 
 def fit_line(now: BudgetStatus, fit: RunsThatFit) -> str:
@@ -258,8 +214,8 @@ def _of_one_release(order: int, epsilon: float, delta: float) -> tuple[Price, ..
 def noise_of_one(epsilon: float, delta: float) -> float:
     """Return the least noise multiplier of one Gaussian release at (ε, δ), rounded up; 0 at ∞.
 
-    Balle and Wang, Improving the Gaussian Mechanism (ICML 2018), Theorem 8. Without dp-accounting,
-    whose import takes most of a second.
+    Balle and Wang, Improving the Gaussian Mechanism (ICML 2018), Theorem 8. It does not use
+    dp-accounting: that import takes most of a second.
     """
     if math.isinf(epsilon):
         return 0.0
@@ -279,11 +235,11 @@ def _normal(x: float) -> float:
 
 def _rounds(left: Fraction, prices: Sequence[Price]) -> int:
     """Return the rounds, from the first on, that fit beside other releases."""
-    each = {price.server_round: price for price in prices if price.kind == "update"}
+    updates = {price.server_round: price for price in prices if price.kind == "update"}
     rest = left - reserved(price for price in prices if price.kind != "update")
-    rounds = sum(price.count for price in each.values())
+    rounds = sum(price.count for price in updates.values())
     for server_round in range(1, rounds + 1):
-        rest -= reserved([replace(each.get(server_round, each[0]), count=1)])
+        rest -= reserved([replace(updates.get(server_round, updates[0]), count=1)])
         if rest < 0:
             return server_round - 1
     return rounds
@@ -319,16 +275,16 @@ def _times(left: Exact, cost: float) -> float:
     return 0 if math.isinf(cost) else left // as_fraction(cost)
 
 
-def _of(part: Exact, whole: float) -> float:
-    """Return the share of ``part`` in ``whole``, 0 to 1."""
-    if math.isinf(whole) or not part:
+def _of(amount: Exact, whole: float) -> float:
+    """Return the share of ``amount`` in ``whole``, 0 to 1."""
+    if math.isinf(whole) or not amount:
         return 0.0
-    return min(1.0, float(part) / whole) if whole else 1.0
+    return min(1.0, float(amount) / whole) if whole else 1.0
 
 
 def _float_down(number: Exact) -> float:
     value = float(number)
     if isinstance(number, float) or as_fraction(value) <= number:
         return value
-    # The nearest float may lie above: what is left is rounded down.
+    # The nearest float may lie above, and the rest of a budget is rounded down.
     return math.nextafter(value, 0)

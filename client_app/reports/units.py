@@ -1,7 +1,7 @@
 """Protected units of a ledger's runs, and sums for each unit.
 
-Units are never added up under one name. What protects all records of the site against any change of
-them protects one record of it, too, so such runs count beside those of a smaller unit; nothing else
+Units are never added up under one name. A run that protects all records of the site against any
+change of them protects one record too, so it counts beside the runs of a smaller unit; nothing else
 follows from a run for another unit.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hdpfl_flower.config.kinds import read_kind
@@ -38,13 +38,6 @@ def of_id(column: str) -> str:
     return OF_ID.format(column)
 
 
-def things_of(unit: str) -> str:
-    """Return the word for several of a unit, in a sentence on an attacker."""
-    if unit == WHOLE_SITE:
-        return "sites"
-    return "records" if unit == RECORD else "patients"
-
-
 def relation_of(unit: str) -> str:
     """Return which two data sets the promise for ``unit`` compares."""
     return _RELATIONS.get(unit, MORE_OR_LESS)
@@ -57,17 +50,16 @@ def unit_of_profile(site: Profile | None) -> str:
     return of_id(site.data.column) if site.data.column else OF_FOLDER
 
 
-def unit_of_run(frozen: ChargedPlan | None, terms: Mapping[str, Any], clipped: int) -> str:
+def unit_of_run(frozen: ChargedPlan | None, clipped: int) -> str:
     """Return the unit that a run protects, from the ledger.
 
     Args:
         frozen: its plan; None for a run that was not charged.
-        terms: the terms it was charged with; empty where they cannot be read.
         clipped: updates that left without noise in it.
     """
     if frozen is None:
         return BY_SERVER if clipped else RECORD
-    return _unit_of(terms)
+    return _unit_of(terms_of(frozen.terms))
 
 
 def unit_of_terms(terms: RunTerms) -> str:
@@ -86,48 +78,51 @@ def _unit_of(terms: Mapping[str, Any]) -> str:
     return RECORD
 
 
-def terms_of(frozen: ChargedPlan | None) -> dict[str, Any]:
-    """Return the terms a run was charged with; empty where there are none or none can be read."""
+def terms_of(text: str) -> dict[str, Any]:
+    """Return the terms in a ledger's text; empty where it holds none."""
     with contextlib.suppress(ValueError):
-        terms = json.loads(frozen.terms) if frozen else {}
+        terms = json.loads(text)
         return terms if isinstance(terms, dict) else {}
     return {}
 
 
 def sums_of(account: Account) -> list[dict[str, Any]]:
     """Return :func:`sums` over a ledger's charged runs."""
-    return sums([
+    runs = [
         {
             "run-id": run_id,
-            "unit": unit_of_run(frozen, terms_of(frozen), 0),
+            "unit": unit_of_run(frozen, 0),
             "epsilon": frozen.epsilon,
             "delta": frozen.delta,
         }
         for run_id, frozen in account.plans.items()
-    ])  # fmt: skip
+    ]
+    return sums(runs)
 
 
 def sums(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row a unit: what its charged runs, and no others, add up to (rounded up).
+    """Return a row a unit: the sum of its charged runs alone, rounded up.
 
-    ``with-all-records`` is what holds for the unit when the runs that protect all records of the
-    site are counted as well; None where there are none, and for all but smaller units.
+    ``with-all-records`` also counts the runs that protect all records of the site; it is None
+    without these runs, and for all but smaller units.
     """
-    charged = [run for run in runs if run["epsilon"] is not None]
-    whole = [run for run in charged if run["unit"] == WHOLE_SITE]
+    charged: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        if run["epsilon"] is not None:
+            charged.setdefault(run["unit"], []).append(run)
+    whole = charged.get(WHOLE_SITE, [])
     return [
         {
             "unit": unit,
             "relation": relation_of(unit),
-            "runs": [run["run-id"] for run in own],
-            **_amount(own),
-            "with-all-records": _amount([*own, *whole])
-            # A run that protects all records protects one of them, too; the reverse does not
-            # follow.
+            "runs": [run["run-id"] for run in runs_of_unit],
+            **_amount(runs_of_unit),
+            "with-all-records": _amount([*runs_of_unit, *whole])
+            # A run that protects all records protects one of them; the reverse does not follow.
             if whole and unit not in _RELATIONS
             else None,
         }
-        for unit, own in _by_unit(charged)
+        for unit, runs_of_unit in charged.items()
     ]
 
 
@@ -141,26 +136,19 @@ def promised_by_server(
         declared: run → the ε that this site disclosed to it. Runs of an infinite ε promise
             nothing, and are left out.
     """
-    own = [
+    promising = [
         run["run-id"]
         for run in runs
         if run["unit"] == BY_SERVER and declared.get(run["run-id"]) != math.inf
     ]
-    epsilon = sum_rounded_up(declared[run] for run in own) if own else None
-    return {"runs": own, "epsilon": epsilon}
+    epsilon = sum_rounded_up(declared[run] for run in promising) if promising else None
+    return {"runs": promising, "epsilon": epsilon}
 
 
 def unit_of_all(rows: Sequence[Mapping[str, Any]], site: Profile | None) -> str:
     """Return the unit of all runs, or :data:`SEVERAL`."""
     units = [row["unit"] for row in rows] or [unit_of_profile(site)]
     return str(units[0]) if len(units) == 1 else SEVERAL
-
-
-def _by_unit(
-    runs: Sequence[Mapping[str, Any]],
-) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
-    for unit in dict.fromkeys(run["unit"] for run in runs):
-        yield unit, [run for run in runs if run["unit"] == unit]
 
 
 def _amount(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:

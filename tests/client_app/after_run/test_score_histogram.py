@@ -14,8 +14,7 @@ from client_app.after_run.score_histogram import noisy_cells
 from client_app.commands.plan import _beside_equal_steps
 from client_app.reports.facts import Source, gather
 from client_app.reports.ledger_view import read_ledger
-from client_app.reports.short import _leaves
-from client_app.reports.wording import sections
+from client_app.reports.rendering import as_html, sentences
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.ledger.hash_chain import Chain
@@ -255,8 +254,7 @@ def test_the_plan_and_the_report_name_it_with_its_price(tmp_path: Path) -> None:
     assert 1 < float(rows["what they cost"][0].removesuffix(" %")) < 10
     facts = gather(Source(read_ledger(site), tmp_path / "ledger.sqlite", site))
     assert facts["scores-released"] == 1
-    text = str(sections(facts))
-    assert "Scores: once a run the final model's predictions" in text
-    assert "histograms of scores 1" in text
-    assert "'run-1', 'scores', '1'" in text
-    assert any("1 histogram of a model's scores" in line for line in _leaves(facts))
+    page = as_html(facts)
+    assert "histograms of scores 1" in page
+    assert "<td>run-1</td><td>scores</td><td>1</td>" in page
+    assert any("1 histogram of a model's scores" in line for line in sentences(facts, "questions"))

@@ -48,9 +48,9 @@ def taken(hospital) -> float:
 
 
 def test_seven_studies_where_the_sum_ends_at_three(hospital) -> None:
-    made = hospital("ledger", "init").out
-    assert "composition renyi" in made
-    assert "ε 1, δ 3e-06 (this [run]) 3 " in " ".join(made.split())
+    created = hospital("ledger", "init").out
+    assert "composition renyi" in created
+    assert "ε 1, δ 3e-06 (this [run]) 3 " in " ".join(created.split())
     for number in range(1, 7):
         assert study(hospital, number) == [True]
     assert study(hospital, 7, rounds=7) == [True] * 7
@@ -79,13 +79,12 @@ def test_seven_studies_where_the_sum_ends_at_three(hospital) -> None:
     hospital("refuse", "study-6", "--yes")
     assert study(hospital, 8) == [True], "two rests are more than a run"
 
-    text = hospital("report").out
-    assert "ε = 3, δ = 1e-05, whatever the" in " ".join(text.split())
-    assert "The filter gives no ε of what was released so far." in " ".join(text.split())
-    found = json.loads(hospital("report", "--json").out)
-    assert (found["composition"], found["spent"], found["left"]) == ("renyi", None, None)
-    assert all(each["status"] != "fails" for each in found["assumptions"])
-    assert f"{found['full']:.6f}" == f"{taken(hospital):.6f}"
+    text = " ".join(hospital("report").out.split())
+    assert "private with ε = 3, δ = 1e-05" in text and "no ε of what was released so far" in text
+    report = json.loads(hospital("report", "--json").out)
+    assert (report["composition"], report["spent"], report["left"]) == ("renyi", None, None)
+    assert all(row["status"] != "fails" for row in report["assumptions"])
+    assert f"{report['full']:.6f}" == f"{taken(hospital):.6f}"
     assert "of the promise is taken; the line is all of it" in hospital.whole_report()
     assert "ended" in hospital("ledger", "show").out
 

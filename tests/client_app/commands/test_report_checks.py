@@ -1,7 +1,7 @@
-"""``hdpfl-site report``: a ledger that does not bear out its promise is told, and status 1.
+"""``hdpfl-site report``: a ledger that contradicts its promise ends with status 1.
 
-The forged ledgers here have a chain whose every digest agrees: someone wrote them anew, or a fault
-in the ledger's own code did. Each is caught by one rule, so leaving out a rule fails a test.
+Every digest of the forged ledgers agrees, as after a rewrite or a fault of the ledger's code. Each
+is caught by one rule, so a missing rule fails a test.
 """
 
 from __future__ import annotations
@@ -29,30 +29,45 @@ def append(site, *entries: tuple[str, dict]) -> None:
 
 
 def plan(site, run_id: str, **changes: object) -> tuple[str, dict]:
-    """Return the entry that charges ``run_id`` for what it costs, but for ``changes``."""
-    made = make_plan(site.profile, site.terms)
-    body = {"plan": made.to_json(), "terms": "{}", "epsilon": made.epsilon, "delta": made.delta}
+    """Return the entry that charges ``run_id`` its cost, with ``changes``."""
+    planned = make_plan(site.profile, site.terms)
+    body = {
+        "plan": planned.to_json(),
+        "terms": "{}",
+        "epsilon": planned.epsilon,
+        "delta": planned.delta,
+    }
     return "plan", {"run_id": run_id} | body | changes
 
 
 def with_noise(site, factor: float) -> str:
-    made = json.loads(make_plan(site.profile, site.terms).to_json())
-    return json.dumps(made | {"noise_multiplier": factor * made["noise_multiplier"]})
+    planned = json.loads(make_plan(site.profile, site.terms).to_json())
+    return json.dumps(planned | {"noise_multiplier": factor * planned["noise_multiplier"]})
 
 
 def plan_for_one(site, run_id: str) -> tuple[str, dict]:
     """Return the entry that charges ``run_id`` for one participation, of 3 rounds."""
-    made = make_plan(site.profile, site.terms.updated(participations=1))
-    body = {"plan": made.to_json(), "terms": "{}", "epsilon": made.epsilon, "delta": made.delta}
+    planned = make_plan(site.profile, site.terms.updated(participations=1))
+    body = {
+        "plan": planned.to_json(),
+        "terms": "{}",
+        "epsilon": planned.epsilon,
+        "delta": planned.delta,
+    }
     return "plan", {"run_id": run_id} | body
 
 
 def with_choices(site, run_id: str, **changes: object) -> tuple[str, dict]:
     """Return the entry that charges ``run_id`` for ten rounds and one private choice."""
-    made = make_plan(
+    planned = make_plan(
         site.profile, site.terms.updated(rounds=10, choice="gaussian times=1", local_steps=1)
     )
-    body = {"plan": made.to_json(), "terms": "{}", "epsilon": made.epsilon, "delta": made.delta}
+    body = {
+        "plan": planned.to_json(),
+        "terms": "{}",
+        "epsilon": planned.epsilon,
+        "delta": planned.delta,
+    }
     return "plan", {"run_id": run_id} | body | changes
 
 
@@ -72,33 +87,21 @@ def sealed(release: int, payload: str = "aa") -> tuple[str, dict]:
     return "sealed", {"release": release, "payload": payload}
 
 
-# A site whose run 'run-1' is charged for 3 rounds and sent round 1, entries 1 to 5. Each forgery
-# says which entries follow, from number 6 on, and which rule must see them.
+# The site's run 'run-1' is charged for 3 rounds and sent round 1, entries 1 to 5. A forgery names
+# the entries that follow, from number 6 on, and the rule that must see them.
 FORGERIES = {
-    "a run charged twice": (
-        "charged-once",
-        lambda site: [plan(site, "run-1")],
-    ),
-    "an update of a run that was never charged": (
-        "paid-for",
-        lambda site: [reserved("run-2", 1)],
-    ),
+    "a run charged twice": ("charged-once", lambda site: [plan(site, "run-1")]),
+    "an update of a run that was never charged": ("paid-for", lambda site: [reserved("run-2", 1)]),
     "an update before its run was charged": (
         "paid-for",
         lambda site: [reserved("run-2", 1), plan(site, "run-2")],
     ),
-    "a round too many": (
-        "paid-for",
-        lambda site: [reserved("run-1", 4)],
-    ),
+    "a round too many": ("paid-for", lambda site: [reserved("run-1", 4)]),
     "a release too many of a plan for some of the rounds": (
         "paid-for",
         lambda site: [plan_for_one(site, "run-2"), reserved("run-2", 3), reserved("run-2", 2)],
     ),
-    "a round 0": (
-        "paid-for",
-        lambda site: [reserved("run-1", 0)],
-    ),
+    "a round 0": ("paid-for", lambda site: [reserved("run-1", 0)]),
     "an update under another name": (
         "paid-for",
         lambda site: [reserved("run-2", 1, kind="gradient")],
@@ -127,25 +130,13 @@ FORGERIES = {
         "paid-for",
         lambda site: [plan(site, "run-2", terms=PRIVATE)],
     ),
-    "more ε than the cap": (
-        "cap",
-        lambda site: [plan(site, "run-2", epsilon=2.8)],
-    ),
-    "more δ than the cap": (
-        "cap",
-        lambda site: [plan(site, "run-2", delta=9.1e-5)],
-    ),
+    "more ε than the cap": ("cap", lambda site: [plan(site, "run-2", epsilon=2.8)]),
+    "more δ than the cap": ("cap", lambda site: [plan(site, "run-2", delta=9.1e-5)]),
     "more ε than the cap of then": (
         "cap",
-        lambda site: [
-            plan(site, "run-2", epsilon=2.8),
-            ("cap", {"epsilon": 9.0, "delta": 1e-4}),
-        ],
+        lambda site: [plan(site, "run-2", epsilon=2.8), ("cap", {"epsilon": 9.0, "delta": 1e-4})],
     ),
-    "a cap below what was spent": (
-        "cap",
-        lambda site: [("cap", {"epsilon": 1.0, "delta": 1e-4})],
-    ),
+    "a cap below what was spent": ("cap", lambda site: [("cap", {"epsilon": 1.0, "delta": 1e-4})]),
     "a payload sealed twice": (
         "one-payload",
         lambda site: [reserved("run-1", 2), sealed(6), sealed(6, "bb")],
@@ -179,10 +170,10 @@ FORGERIES = {
 
 def status_of(site, *options: str) -> dict[str, str]:
     result = site("report", "--json", *options)
-    return {each["name"]: each["status"] for each in json.loads(result.out)["assumptions"]}
+    return {row["name"]: row["status"] for row in json.loads(result.out)["assumptions"]}
 
 
-def test_what_the_ledgers_own_code_writes_is_borne_out(opened) -> None:
+def test_a_ledger_of_the_sites_code_bears_out_its_promise(opened) -> None:
     opened.charge("run-1", rounds=3)
     opened.charge("run-2", rounds=1)
     opened.charge("run-2", rounds=2, kind="metrics")
@@ -194,7 +185,7 @@ def test_what_the_ledgers_own_code_writes_is_borne_out(opened) -> None:
     assert opened("report").code == 0
 
 
-def test_what_a_plan_pays_for_beside_updates_is_borne_out(opened) -> None:
+def test_a_plan_pays_for_choices_and_a_personal_model(opened) -> None:
     """One choice and three updates of a plan for them; a private personal model of its own plan."""
     append(opened, with_choices(opened, "run-1"), *choices("run-1", 1))
     append(opened, *(reserved("run-1", number) for number in (1, 2, 3)))
@@ -218,9 +209,10 @@ def test_a_ledger_that_contradicts_its_promise(opened, name: str) -> None:
     assert result.code == 1, name
     assert result.err.startswith("error: the ledger contradicts what is promised")
     assert result.err.count("\n") == 1
-    found = {each["name"]: each for each in json.loads(result.out)["assumptions"]}
-    assert [each for each in found if found[each]["status"] == "fails"] == [rule]
-    check_it_is_said_loudly(opened, found[rule])
+    rows = json.loads(result.out)["assumptions"]
+    (failing,) = [row for row in rows if row["status"] == "fails"]
+    assert failing["name"] == rule
+    check_it_is_said_loudly(opened, failing)
 
 
 def check_it_is_said_loudly(site, assumption: dict) -> None:
@@ -236,7 +228,7 @@ def check_it_is_said_loudly(site, assumption: dict) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_mutant_without_a_rule_lets_a_forgery_pass(opened, monkeypatch, rule: str) -> None:
-    rules = tuple(each for each in assumptions._RULES if each[0] != rule)
+    rules = tuple(candidate for candidate in assumptions._RULES if candidate[0] != rule)
     monkeypatch.setattr(assumptions, "_RULES", rules)
     forge = next(forge for name, forge in FORGERIES.values() if name == rule)
     opened.charge("run-1", rounds=1)
@@ -271,7 +263,7 @@ def test_the_mutant_that_skips_the_digests_is_caught(opened, monkeypatch) -> Non
         rows = chain._db.execute("SELECT * FROM entries WHERE seq > ?", (chain._last,)).fetchall()
         for row in rows:
             chain._last, chain._digest = row[0], row[4]
-        return [Entry(seq, at, kind, json.loads(text)) for seq, at, kind, text, _ in rows]
+        return [Entry(seq, time, kind, json.loads(text)) for seq, time, kind, text, _ in rows]
 
     monkeypatch.setattr(Chain, "_read", unchecked)
     with pytest.raises(AssertionError):

@@ -12,44 +12,25 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.ledger.ledger import Ledger
-
-FACTS = {
-    "ledger", "cap", "spent", "left", "notes", "runs", "updates", "metrics-released",
-    "exact-answers", "clipped-updates-opted-out", "clipped-updates-released", "releases",
-    "sums", "trusted-server", "no-privacy", "simulation", "disclosed", "reply-after", "promise",
-    "assumptions", "not-covered", "stays", "closed-runs", "scores-released", "tuned-runs",
-    "composition", "order", "full", "site", "made", "exact-releases", "decisions",
-    "declared-records", "withdrawn",
-}  # fmt: skip
-"""What a program may rely on: a key that goes or changes its name breaks somebody's archive."""
 KEYS = {
-    "ledger": {"path", "entries", "digest", "from", "to", "anchor", "cap-raised-on"},
-    "promise": {"unit", "relation", "adversary", "private-epsilon", "row"},
-    "runs": {
-        "run-id", "charged", "strategy", "rounds", "epsilon", "delta", "plan", "unit", "updates",
-        "metrics-released", "closed", "share", "coordinator", "purpose",
-    },
-    "sums": {
-        "unit", "relation", "runs", "epsilon", "delta", "with-all-records", "attacker-finds",
-    },
-    "trusted-server": {"runs", "epsilon"},
-    "releases": {"run-id", "round", "kind", "status", "at", "payload"},
-    "assumptions": {"name", "claim", "how", "status", "failures"},
-}  # fmt: skip
-PLAN = {
-    "models",
-    "choices",
-    "tuning-steps",
-    "counts-noise",
-    "scores-noise",
-    "schedule",
-    "noise-multiplier",
-    "sensitivity",
-    "divisor",
-    "epsilon-pld",
-    "epsilon-rdp",
+    "": "ledger cap spent left notes runs updates metrics-released exact-answers "
+    "clipped-updates-opted-out clipped-updates-released releases sums trusted-server no-privacy "
+    "simulation disclosed reply-after promise assumptions not-covered stays closed-runs "
+    "scores-released tuned-runs composition order full site made exact-releases decisions "
+    "declared-records withdrawn",
+    "ledger": "path entries digest from to anchor cap-raised-on",
+    "promise": "unit relation adversary private-epsilon row",
+    "runs": "run-id charged strategy rounds epsilon delta plan unit updates metrics-released "
+    "closed share coordinator purpose",
+    "sums": "unit relation runs epsilon delta with-all-records attacker-finds",
+    "trusted-server": "runs epsilon",
+    "releases": "run-id round kind status at payload",
+    "assumptions": "name claim how status failures",
+    "plan": "models choices tuning-steps counts-noise scores-noise schedule noise-multiplier "
+    "sensitivity divisor epsilon-pld epsilon-rdp",
+    "schedule": "rounds steps sampling-prob noise-factor",
 }
+"""Keys that a program may rely on: a renamed one breaks archives."""
 
 
 def facts(result) -> dict:
@@ -63,52 +44,32 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_the_keys_of_the_json_are_these(opened) -> None:
     opened.charge("run-1", rounds=1)
-    found = facts(opened("report", "--json"))
-    assert set(found) == FACTS
+    report = facts(opened("report", "--json"))
+    plan = report["runs"][0]["plan"]
+    places = report | {"": report, "plan": plan, "schedule": plan["schedule"]}
     for name, keys in KEYS.items():
-        items = found[name] if isinstance(found[name], list) else [found[name]]
-        assert items
-        assert all(set(item) == keys for item in items), name
-    assert set(found["runs"][0]["plan"]) == PLAN
-    assert set(found["runs"][0]["plan"]["schedule"][0]) == {
-        "rounds", "steps", "sampling-prob", "noise-factor",
-    }  # fmt: skip
+        rows = places[name] if isinstance(places[name], list) else [places[name]]
+        assert rows and all(set(row) == set(keys.split()) for row in rows), name
 
 
 def test_the_digest_is_that_of_the_anchor(opened) -> None:
     opened.charge("run-1", rounds=2)
-    found = facts(opened("report", "--json"))["ledger"]
+    ledger = facts(opened("report", "--json"))["ledger"]
     anchor = json.loads((opened.folder / "anchor" / "ledger.anchor").read_text())
-    assert [found["entries"], found["digest"]] == anchor
+    assert [ledger["entries"], ledger["digest"]] == anchor
 
 
 def test_every_release_is_listed(opened) -> None:
     opened.charge("run-1", rounds=2)
     opened.charge("run-1", rounds=1, kind="metrics")
-    found = facts(opened("report", "--json"))["releases"]
+    releases = facts(opened("report", "--json"))["releases"]
     hashed = hashlib.sha256(b"payload").hexdigest()[:12]
-    assert [(r["round"], r["kind"], r["status"], r["payload"]) for r in found] == [
+    assert [(r["round"], r["kind"], r["status"], r["payload"]) for r in releases] == [
         (1, "update", "sent", hashed),
         (2, "update", "sent", hashed),
         (1, "metrics", "sent", hashed),
     ]
-    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d", each["at"]) for each in found)
-
-
-HOSTILE = 'x|y\n## 9. Nothing was spent\n<b onclick="x">*\x1b[2J`\x9b2J\u202e'
-
-
-def test_the_name_of_a_run_cannot_forge_the_report(opened) -> None:
-    """The server names the runs."""
-    opened.charge(HOSTILE, rounds=1)
-    told = opened("report", "--json")
-    assert facts(told)["runs"][0]["run-id"] == HOSTILE
-    assert told.out.replace("\n", "").isprintable()
-    text = opened("report").out
-    assert text.replace("\n", "").isprintable()
-    assert not any(line.startswith(("## 9", "9.")) for line in text.splitlines())
-    page = opened("report", "--html").out
-    assert page.replace("\n", "").isprintable() and "<b" not in page.replace("<body>", "")
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d", row["at"]) for row in releases)
 
 
 def test_a_report_in_a_file_belongs_to_its_owner_alone(opened) -> None:
@@ -147,7 +108,7 @@ def test_the_ledger_alone_gives_the_same_numbers_and_is_only_read(opened) -> Non
     assert alone["simulation"] is None
     assert alone["disclosed"] is None
     assert any("What only the profile holds" in line for line in alone["not-covered"])
-    status = {each["name"]: each["status"] for each in alone["assumptions"]}
+    status = {row["name"]: row["status"] for row in alone["assumptions"]}
     assert status["anchor"] == "not checked"
 
 
@@ -168,8 +129,8 @@ def test_a_transaction_that_was_broken_off_is_not_counted(opened) -> None:
         shutil.copy(path, crashed)
         shutil.copy(f"{path}-journal", f"{crashed}-journal")
         db.execute("ROLLBACK")
-    found = facts(opened.bare("report", "--ledger", crashed, "--json"))
-    assert found["ledger"]["digest"] == expected
+    report = facts(opened.bare("report", "--ledger", crashed, "--json"))
+    assert report["ledger"]["digest"] == expected
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -185,20 +146,3 @@ def test_a_ledger_of_a_newer_version_is_refused_and_left_as_it_is(opened, alone:
     assert "newer version" in result.error()
     assert not result.out
     assert contents(opened.folder) == before
-
-
-def test_counts_and_closed_runs_are_in_the_report(opened) -> None:
-    opened.write_terms(after="prior share=0.1, tuning steps=3")
-    opened.charge("run-1", rounds=2)
-    opened.charge("run-1", rounds=1, kind="counts")
-    Ledger(opened.ledger_path).close_run("run-1", tuned=True)
-    found = facts(opened("report", "--json"))
-    plan = found["runs"][0]["plan"]
-    assert found["closed-runs"] == ["run-1"]
-    assert plan["tuning-steps"] == 3
-    assert plan["counts-noise"] > 0
-    text = opened.whole_report()
-    assert "tuning × 3" in text
-    assert "run-1 counts 1 " in text
-    assert "closed here: run 'run-1'" in text
-    assert "hdpfl-site model tune" in text

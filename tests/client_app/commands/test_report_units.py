@@ -1,4 +1,4 @@
-"""``hdpfl-site report``: whom each run protects, and sums that never mix units under one name."""
+"""``hdpfl-site report``: the unit of each run, and sums that never mix units under one name."""
 
 from __future__ import annotations
 
@@ -24,10 +24,6 @@ EPSILON, DELTA = 1.2345678, 1e-5
 ID = ('path = "records.csv"', 'path = "records.csv"\nid = "who"')
 
 
-def words(site, *more: object) -> str:
-    return site.whole_report(*more)
-
-
 def facts(site, *more: object) -> dict:
     result = (site.bare if more else site)("report", "--json", *more)
     assert result.code == 0, result.err
@@ -41,10 +37,10 @@ def charge(site, run_id: str, **terms: object) -> None:
 
 
 def charge_with(site, run_id: str, sensitivity: float) -> None:
-    """Charge a run whose plan says another sensitivity."""
-    made, run = make_plan(site.profile, site.terms), site.terms.updated(run_id=run_id)
-    content = json.loads(made.to_json()) | {"sensitivity": sensitivity}
-    frozen = ChargedPlan(json.dumps(content), run.to_json(), made.epsilon, made.delta)
+    """Charge a run with another sensitivity in its plan."""
+    plan, run = make_plan(site.profile, site.terms), site.terms.updated(run_id=run_id)
+    content = json.loads(plan.to_json()) | {"sensitivity": sensitivity}
+    frozen = ChargedPlan(json.dumps(content), run.to_json(), plan.epsilon, plan.delta)
     release(site, Request(run_id, 1, "update", "digest"), frozen)
 
 
@@ -59,10 +55,10 @@ def release(site, request: Request, frozen: ChargedPlan | None) -> None:
 
 
 def test_before_the_first_run_the_unit_is_the_profiles(opened) -> None:
-    assert "Protected is one record." in words(opened)
-    assert "A person with several records" in words(opened)
+    assert "Protected is one record." in opened.whole_report()
+    assert "A person with several records" in opened.whole_report()
     opened.write_profile(ID)
-    text = words(opened)
+    text = opened.whole_report()
     assert f"Protected is {of_id('who')}." in text
     assert "A person with several records" not in text
     assert "training uses the first labelled row of an id." in text
@@ -75,7 +71,7 @@ def test_a_run_with_an_id_protects_it(opened, alone: bool) -> None:
     opened.write_profile(ID)
     charge(opened, "run-1", schema='id = "who"\n' + opened.schema)
     source = ("--ledger", opened.ledger_path) if alone else ()
-    assert f"Protected is {of_id('who')}." in words(opened, *source)
+    assert f"Protected is {of_id('who')}." in opened.whole_report(*source)
     assert facts(opened, *source)["promise"]["unit"] == of_id("who")
 
 
@@ -87,12 +83,12 @@ def test_images_of_one_folder_are_one_unit(opened) -> None:
 def test_one_unit_for_all_runs_is_one_sum(opened) -> None:
     for run in ("run-1", "run-2"):
         charge(opened, run, noise="client")
-    text, found = words(opened), facts(opened)
+    text, report = opened.whole_report(), facts(opened)
     assert f"Protected is {WHOLE_SITE}. Compared is any change of these records" in text
     assert "with ε = 2.47 and δ = 2e-05" in text
-    assert found["promise"]["unit"] == WHOLE_SITE
-    assert [each["unit"] for each in found["sums"]] == [WHOLE_SITE]
-    assert "A person with several records" not in text
+    assert report["promise"]["unit"] == WHOLE_SITE
+    assert [row["unit"] for row in report["sums"]] == [WHOLE_SITE]
+    assert not any("A person with several records" in line for line in report["not-covered"])
 
 
 def test_a_mixed_ledger_has_a_sum_for_each_unit_and_none_over_them(opened) -> None:
@@ -103,39 +99,33 @@ def test_a_mixed_ledger_has_a_sum_for_each_unit_and_none_over_them(opened) -> No
     charge(opened, "whole", noise="client")
     charge(opened, "ids", schema='id = "who"\n' + opened.schema)
     release(opened, Request("server", 1, CLIPPED_UPDATE, "digest", 3.5), None)
-    text, found = words(opened), facts(opened)
-    assert found["promise"]["unit"] == SEVERAL
-    assert {run["run-id"]: run["unit"] for run in found["runs"]} == {
-        "records-1": RECORD, "records-2": RECORD, "whole": WHOLE_SITE, "ids": of_id("who"),
-        "server": BY_SERVER,
-    }  # fmt: skip
-    rows = {each["unit"]: each for each in found["sums"]}
-    assert {unit: row["runs"] for unit, row in rows.items()} == {
-        RECORD: ["records-1", "records-2"], WHOLE_SITE: ["whole"], of_id("who"): ["ids"],
-    }  # fmt: skip
-    for unit, number in ((RECORD, 2), (WHOLE_SITE, 1), (of_id("who"), 1)):
-        assert rows[unit]["epsilon"] == pytest.approx(number * EPSILON)
-        assert rows[unit]["delta"] == pytest.approx(number * DELTA)
-    # What protects all records protects each of them; an id's run says nothing of a record.
-    assert rows[RECORD]["with-all-records"]["epsilon"] == pytest.approx(3 * EPSILON)
-    assert rows[of_id("who")]["with-all-records"]["epsilon"] == pytest.approx(2 * EPSILON)
-    assert rows[WHOLE_SITE]["with-all-records"] is None
-    assert found["trusted-server"] == {"runs": ["server"], "epsilon": 3.5}
-    assert "so there is no single ε" in text
-    assert "Protected is one record, compared is adding or removing one such unit: ε = 2.47" in text
-    assert f"Protected is {WHOLE_SITE}, compared is any change of these records" in text
+    text, report = opened.whole_report(), facts(opened)
+    assert report["promise"]["unit"] == SEVERAL
+    units = {RECORD: ["records-1", "records-2"], WHOLE_SITE: ["whole"], of_id("who"): ["ids"]}
+    assert {row["unit"]: row["runs"] for row in report["sums"]} == units
+    units |= {BY_SERVER: ["server"]}
+    for run in report["runs"]:
+        assert run["run-id"] in units[run["unit"]]
+    # A run that protects all records protects each of them; an id's run says nothing of a record.
+    wider = {RECORD: 3, of_id("who"): 2}
+    for row in report["sums"]:
+        assert row["epsilon"] == pytest.approx(len(row["runs"]) * EPSILON)
+        assert row["delta"] == pytest.approx(len(row["runs"]) * DELTA)
+        with_all = row["with-all-records"]
+        assert (with_all is None) == (row["unit"] == WHOLE_SITE)
+        if with_all:
+            assert with_all["epsilon"] == pytest.approx(wider[row["unit"]] * EPSILON)
+            assert f"its ε is {ceil_digits(with_all['epsilon'])} and" in text
+        assert f"Protected is {row['unit']}, compared is {row['relation']}: ε = " in text
+    assert report["trusted-server"] == {"runs": ["server"], "epsilon": 3.5}
     assert "by runs 'records-1', 'records-2' alone" in text
-    assert "With them counted, its ε is 3.704" in text
     promise = text.partition("What is promised?")[2].partition("What leaves?")[0]
     assert promise and "4.939" not in promise, "the sum over all units has no name"
-    assert "TRUSTED SERVER for run 'server'" in text
-    assert "on its word alone, at an ε of 3.5 in all" in text
+    assert "TRUSTED SERVER for run 'server'" in text and "an ε of 3.5 in all" in text
 
 
 @pytest.mark.parametrize("sensitivity", [0.5, 1.5, -1.0])
-def test_a_plan_whose_noise_is_less_than_its_multiplier_says_is_no_plan(
-    opened, sensitivity: float
-) -> None:
+def test_a_plan_with_less_noise_than_its_multiplier_is_no_plan(opened, sensitivity: float) -> None:
     charge_with(opened, "run-1", sensitivity)
     result = opened("report", "--html")
     assert result.code == 1
@@ -146,7 +136,7 @@ def test_a_plan_whose_noise_is_less_than_its_multiplier_says_is_no_plan(
 def test_a_server_that_was_told_an_infinite_epsilon_promises_nothing(opened) -> None:
     release(opened, Request("open", 1, CLIPPED_UPDATE, "digest", float("inf")), None)
     assert facts(opened)["trusted-server"] == {"runs": [], "epsilon": None}
-    assert "NO PRIVACY in the runs of a trusted server" in words(opened)
+    assert "NO PRIVACY in the runs of a trusted server" in opened.whole_report()
 
 
 @pytest.mark.parametrize("composition", ["renyi", "sum"])
@@ -154,9 +144,9 @@ def test_no_command_gives_one_promise_for_two_units(site, composition: str) -> N
     """A run for one record, one for the site with all of its records, under one ledger."""
     site("ledger", "init", "--composition", composition)
     charge(site, "run-1")
-    one = site("ledger", "show").out
-    assert ("under this ledger together" in one) == (composition == "renyi")
-    assert "protected is" not in one
+    shown = site("ledger", "show").out
+    assert ("under this ledger together" in shown) == (composition == "renyi")
+    assert "protected is" not in shown
     charge(site, "run-2", noise="client")
     shown = site("ledger", "show").out
     site.write_terms()
@@ -166,18 +156,19 @@ def test_no_command_gives_one_promise_for_two_units(site, composition: str) -> N
         assert f"protected is {RECORD}: " in text
         assert f"protected is {WHOLE_SITE}: " in text
     if composition == "sum":
-        mine = f"protected is {RECORD}: ε {ceil_digits(EPSILON)}, δ 1e-05, by 1 run"
-        assert f"{mine}; with the runs that protect all records: ε 2.47, δ 2e-05" in shown
+        first = f"protected is {RECORD}: ε {ceil_digits(EPSILON)}, δ 1e-05, by 1 run"
+        assert f"{first}; with the runs that protect all records: ε 2.47, δ 2e-05" in shown
         assert "there is no single ε" in shown
     else:
         assert "for each unit of those below, by the runs that protect it" in shown
         assert "all units' runs counted" in shown
-    found = json.loads(site("ledger", "show", "--json").out)["units"]
-    assert [(each["unit"], each["runs"]) for each in found] == [
-        (RECORD, ["run-1"]), (WHOLE_SITE, ["run-2"])]  # fmt: skip
-    assert all(("epsilon" in each) == (composition == "sum") for each in found)
-    sums = facts(site)["sums"]
-    assert [each["unit"] for each in sums] == [each["unit"] for each in found]
+    units = json.loads(site("ledger", "show", "--json").out)["units"]
+    assert [(row["unit"], row["runs"]) for row in units] == [
+        (RECORD, ["run-1"]),
+        (WHOLE_SITE, ["run-2"]),
+    ]
+    assert all(("epsilon" in row) == (composition == "sum") for row in units)
+    assert [row["unit"] for row in facts(site)["sums"]] == [row["unit"] for row in units]
 
 
 def test_a_plan_names_the_unit_that_its_run_adds(site) -> None:
