@@ -1,4 +1,4 @@
-"""Work and cost of a run whose unit is the client, for ``hdpfl-site plan``."""
+"""Work and cost of a client-level run, for ``hdpfl-site plan``."""
 
 from __future__ import annotations
 
