@@ -213,9 +213,7 @@ def test_every_table_of_results_is_shown() -> None:
     )
 
 
-def test_the_example_of_a_strategy_keeps_its_contract(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_example_keeps_its_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = re.findall(
         r"```python\n(.*?)```", (DOCS / "how-to" / "add-a-strategy.md").read_text(), re.S
     )

@@ -70,9 +70,7 @@ MESSAGES = evil_messages()
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_record_of_the_log_is_one_line_whatever_the_server_sends(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_records_are_lines(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     profile = make_site(tmp_path)
     for kind in (wire.TRAIN, wire.FINISH):
         send({"profile": str(profile)}, kind, MESSAGES[name])
@@ -86,9 +84,7 @@ def check(caplog: pytest.LogCaptureFixture) -> None:
     assert FORGED not in caplog.text.splitlines()
 
 
-def test_the_texts_do_get_as_far_as_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_texts_reach_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Else the test above would show nothing."""
     node = {"profile": str(make_site(tmp_path))}
     reached = set()

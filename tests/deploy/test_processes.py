@@ -97,9 +97,7 @@ def test_a_recycled_id_is_another_process(tmp_path: Path) -> None:
         other.wait()
 
 
-def test_children_end_too_whatever_session_they_are_in(
-    tmp_path: Path, start: Callable[[str, list[str]], int]
-) -> None:
+def test_all_child_processes_end(tmp_path: Path, start: Callable[[str, list[str]], int]) -> None:
     start("parent", PARENT)
     child = int(written(tmp_path / "log"))
     assert child in processes.table()

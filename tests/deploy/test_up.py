@@ -73,9 +73,7 @@ def spoil_profile(site: Path, old: str, new: str) -> None:
     profile.write_text(text.replace(old, new))
 
 
-def test_a_site_without_a_profile_is_refused_before_anything_is_made(
-    tmp_path: Path, sources: Path
-) -> None:
+def test_a_site_without_a_profile_is_refused_first(tmp_path: Path, sources: Path) -> None:
     """Before: a traceback, and 'status' listed both sites, one without a profile."""
     (sources / "b" / "profile.toml").unlink()
     check_refused(up(tmp_path, sources), tmp_path, f"{sources}/b holds no profile.toml")
@@ -181,9 +179,7 @@ def submitted(home: Path, terms: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("checkpoint", [True, False])
-def test_a_run_whose_superlink_died_says_by_which_command_it_goes_on(
-    tmp_path: Path, checkpoint: bool
-) -> None:
+def test_a_run_without_superlink_names_the_resume_command(tmp_path: Path, checkpoint: bool) -> None:
     folder = tmp_path / "runs" / "r"
     folder.mkdir(parents=True)
     if checkpoint:

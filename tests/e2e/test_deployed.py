@@ -142,9 +142,7 @@ def test_a_node_with_an_unregistered_key_is_refused(federation: Federation, tmp_
     assert "Exit Code: 305" in (tmp_path / "log").read_text()
 
 
-def test_who_has_no_profile_and_who_has_spent_it_decline_alike_and_the_run_goes_on(
-    federation: Federation, tmp_path: Path
-) -> None:
+def test_without_profile_or_budget_sites_decline(federation: Federation, tmp_path: Path) -> None:
     """Both are asked, and answer with the one constant code; the reason stays in their own logs.
 
     The command that follows the run is interrupted: that is not the end of the run either.

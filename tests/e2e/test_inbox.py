@@ -75,9 +75,7 @@ def sites_of(federation: Federation) -> str:
     return ",".join(map(fingerprint_of, pems))
 
 
-def test_a_run_waits_for_its_operators_and_ends_with_those_who_approved(
-    federation: Federation,
-) -> None:
+def test_a_run_ends_with_the_sites_whose_operators_approved(federation: Federation) -> None:
     terms = federation.write({**TERMS.as_config(), "sites": sites_of(federation)})
     with subprocess.Popen(
         federation.command("run", terms), env=federation.environment, cwd=federation.home,

@@ -135,9 +135,7 @@ def test_each_sites_own_report_says_what_it_got(ended: Ended) -> None:
     assert " 0.7 " in private  # the run, in the table
 
 
-def test_a_supernode_that_starts_anew_loses_neither_its_round_nor_its_personal_model(
-    ended: Ended,
-) -> None:
+def test_a_restarted_supernode_keeps_its_round_and_personal_model(ended: Ended) -> None:
     assert [event["accepted"] for event in ended.rounds] == [[LOUD, PRIVATE]] * ROUNDS
     first, second = ended.personal
     assert not np.array_equal(first, second)  # trained on in round 2

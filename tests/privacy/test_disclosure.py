@@ -67,9 +67,7 @@ def test_what_leaves_is_what_the_profile_lists(tmp_path: Path, listed: tuple[str
 
 
 @pytest.mark.parametrize("always", NAMES)
-def test_the_check_finds_what_is_said_unasked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, always: Any
-) -> None:
+def test_unasked_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, always: Any) -> None:
     load = Profile.load
 
     def talkative(path: Path) -> Profile:

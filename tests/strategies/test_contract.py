@@ -117,9 +117,7 @@ def test_exactly_the_rules_that_are_no_weighted_sum_say_so() -> None:
 @pytest.mark.parametrize("noise", ["records", "client", "server"])
 @pytest.mark.parametrize("ratio", ["auto", " auto", "precision", "0.1", "0"])
 @pytest.mark.parametrize("name", ["fedhdp", "dp-fedavg"])
-def test_levels_are_a_weighted_sum_but_with_ratios_of_many_directions_or_the_servers_noise(
-    name: str, ratio: str, noise: str
-) -> None:
+def test_levels_are_a_weighted_sum_unless_stated(name: str, ratio: str, noise: str) -> None:
     config = {"strategy": name, "noise": noise}
     if name == "fedhdp":
         config["fedhdp.level-ratio"] = ratio
@@ -141,9 +139,7 @@ GUARDS = get_args(ServerTerms.model_fields["guard"].annotation)
 
 @pytest.mark.parametrize("guard", GUARDS)
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("pfa-plus")])
-def test_every_guard_works_with_a_rule_or_is_refused_by_name_before_the_run(
-    name: str, guard: str
-) -> None:
+def test_every_guard_works_with_a_rule_or_is_refused(name: str, guard: str) -> None:
     """Refused with several models, starts or control variates; bounds on weights without a sum."""
     terms = RunConfig.parse({"strategy": name, "guard": guard})
     never = check_strategy(name).several_models or name in (*OWN_STARTS, *SPLIT)

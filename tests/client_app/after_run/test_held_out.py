@@ -106,9 +106,7 @@ def metrics(folder: Path, rows: Sequence[str]) -> dict[str, float]:
     return wire.read_metrics(reply.content)
 
 
-def test_what_is_tested_is_a_function_of_the_records_that_are_held_out(
-    tmp_path: Path, sides: tuple[list[str], list[str]]
-) -> None:
+def test_tests_depend_on_held_out_rows(tmp_path: Path, sides: tuple[list[str], list[str]]) -> None:
     trained, held = sides
     whole = metrics(tmp_path / "whole", ROWS)
     assert metrics(tmp_path / "held", [*trained[:5], *held]) == pytest.approx(whole)

@@ -56,9 +56,7 @@ def test_a_personal_model_stays_and_survives_a_restart(tmp_path: Path, noise: st
         load_personal_model(path, 3)
 
 
-def test_a_damaged_personal_model_costs_no_round(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_model_costs_no_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     profile, terms = make_site(tmp_path), terms_of(**{"second": "kept pull=0.1"})
     assert ask(profile, terms, 1).has_content()
     path = kept_personal_path(tmp_path / "state", terms)
@@ -69,9 +67,7 @@ def test_a_damaged_personal_model_costs_no_round(
     assert set(kinds(tmp_path).values()) == {"sent"}
 
 
-def test_a_site_that_dies_over_its_personal_model_has_sealed_its_update(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_death_over_the_model_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile, terms = make_site(tmp_path), terms_of(**{"second": "kept pull=0.1"})
     monkeypatch.setattr("client_app.training.ditto._train", killed)
     with pytest.raises(KeyboardInterrupt):
@@ -115,9 +111,7 @@ def test_a_round_done_again_trains_no_second_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("listed", [["metrics"], ["metrics", "personal-metrics"]])
-def test_its_metrics_leave_only_where_the_profile_discloses_them(
-    tmp_path: Path, listed: list[str]
-) -> None:
+def test_metrics_leave_only_where_disclosed(tmp_path: Path, listed: list[str]) -> None:
     disclose = json.dumps(listed)
     profile = make_site(tmp_path, holdout=0.5, disclose=disclose, more=CLIENT_NOISE)
     terms = terms_with_test(**{"second": "kept pull=0.1", "learning-rate": 0.5, "noise": "client"})

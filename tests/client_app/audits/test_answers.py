@@ -66,17 +66,13 @@ def labels_held_out(monkeypatch: pytest.MonkeyPatch) -> dict[int, bool]:
 
 
 @pytest.mark.parametrize("answers", [0, 8])
-def test_answers_show_fewer_labels_than_the_profile_has_answers(
-    tmp_path: Path, answers: int
-) -> None:
+def test_answers_show_fewer_labels_than_they_are(tmp_path: Path, answers: int) -> None:
     shown = attack_answers(site_of(tmp_path, answers))
     assert len(shown) < max(answers, 1)
     assert bool(shown) == bool(answers), "the attack sees what is answered"
 
 
-def test_with_answers_enough_every_label_is_shown(
-    tmp_path: Path, held_out: dict[int, bool]
-) -> None:
+def test_enough_answers_show_every_label(tmp_path: Path, held_out: dict[int, bool]) -> None:
     """The test of the attack: what a site that states so many answers gives away."""
     shown = attack_answers(site_of(tmp_path, 100))
     assert shown == held_out

@@ -100,9 +100,7 @@ def test_the_sure_bound_of_a_life_is_below_its_cap(tmp_path: Path) -> None:
     assert evidence.mu == pytest.approx(mu, rel=0.1), "the canaries see what ran"
 
 
-def test_a_filter_of_twice_its_bound_is_refuted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_doubled_filter_is_refuted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "hdpfl_flower.ledger.account.capacity", lambda *cap: 2 * renyi.capacity(*cap)
     )

@@ -163,9 +163,7 @@ def test_each_run_has_a_key_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["no list", "other weights", "other code", "no file", "damaged"])
-def test_a_site_without_them_declines_and_charges_nothing(
-    tmp_path: Path, digest: str, case: str
-) -> None:
+def test_a_site_without_them_charges_nothing(tmp_path: Path, digest: str, case: str) -> None:
     lines = {
         "no list": "",
         "other weights": policy("sha256:" + "0" * 64),

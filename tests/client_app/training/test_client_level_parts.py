@@ -97,9 +97,7 @@ def config_of(folder: Path, **more: object) -> RunConfig:
     })  # fmt: skip
 
 
-def test_the_head_stays_and_the_body_is_clipped_as_a_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_body_is_clipped_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, clip = list[np.ndarray](), client_level.clip_update
 
     def clipped(update: np.ndarray, norm: float) -> np.ndarray:

@@ -49,9 +49,7 @@ def payload_of(payload: bytes) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("clip_norm", "factor"), [(100.0, 1.0), (2.0, 2 / 5 * (1 - 1e-6))])
-def test_without_noise_the_clipped_way_to_the_end_leaves(
-    tmp_path: Path, clip_norm: float, factor: float
-) -> None:
+def test_without_noise_the_clipped_way(tmp_path: Path, clip_norm: float, factor: float) -> None:
     """What the process has trained already is taken, once; else this site trains."""
     site, asked = site_and_instructions(tmp_path, noise="server", **{"clip-norm": clip_norm})
     trainer, start = ClientLevelTrainer(site, asked), start_of(asked)
@@ -85,9 +83,7 @@ def test_an_update_without_noise_leaves_for_noise_by_the_server_alone(tmp_path: 
             ClientLevelTrainer(site, asked).run(None)
 
 
-def test_with_a_plan_the_clipped_update_is_noised_by_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_noises_clipped_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site, asked = site_and_instructions(tmp_path, noise="client", **{"clip-norm": 2.0})
     plan, seen = make_plan(site.profile, site.terms), []
 
@@ -108,9 +104,7 @@ def test_with_a_plan_the_clipped_update_is_noised_by_it(
     np.testing.assert_allclose(found, clipped + 10, rtol=1e-6)
 
 
-def test_the_threads_are_the_profiles_or_as_many_as_cores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_are_the_profiles_or_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[int] = []
     monkeypatch.setattr(client_level, "use_threads", used.append)
     monkeypatch.setattr(client_level, "available_cores", lambda: 5)

@@ -120,9 +120,7 @@ def test_the_networks_of_this_package_draw_nothing(spec: str) -> None:
     assert not make_engine("vmap", spec, TASKS["classes"]).draws
 
 
-def test_torchs_generator_is_left_alone_where_nothing_draws(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_torchs_generator_is_left_alone_without_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, start = make_engine("linear", "logreg", TABLE), start_of("logreg", TABLE)
     settle(engine, 10.0, 1000)  # the proof of rows forks it
 

@@ -15,9 +15,7 @@ from hdpfl_flower.errors import DataError, TermsError
 from tests.hdpfl_flower.data.schema_text import TEXT
 
 
-def test_a_run_config_holds_the_text_of_the_file_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_config_holds_a_files_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "small.toml").write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
     (tmp_path / "conf" / "run.toml").write_text('schema = "small.toml"\n')

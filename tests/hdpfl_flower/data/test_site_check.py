@@ -142,9 +142,7 @@ categories = [["f", "female"], ["m", "male"]]
 
 @pytest.mark.parametrize(("bad", "level"), [(0, ""), (1, "warning"), (19, "warning"), (20, "error"),
                                               (100, "error")])  # fmt: skip
-def test_a_fifth_unreadable_is_an_error_with_the_texts(
-    tmp_path: Path, bad: int, level: str
-) -> None:
+def test_a_fifth_unreadable_is_an_error(tmp_path: Path, bad: int, level: str) -> None:
     """Of the cells that hold something: 50 more are missing."""
     cells = [SECRET] * bad + ["5"] * (100 - bad) + ["?"] * 50
     rows = [f"{cell},{i % 2},f" for i, cell in enumerate(cells)]

@@ -49,9 +49,7 @@ def updates(
     # 1 + 2/d, and the bounds leave a factor of ten for d = 20,000.
     [(0.0, 1, 1.001), (0.01, 1, 1.001), (1.0, 1, 1.001), (10.0, 1, 1.002), (1.0, 4, 1.005)],
 )
-def test_the_weights_are_as_good_as_told(
-    seed: int, signal: float, clusters: int, bound: float
-) -> None:
+def test_weights_as_good_as_told(seed: int, signal: float, clusters: int, bound: float) -> None:
     rows, variances = updates(seed, 20, 20_000, signal, clusters)
     assert excess(estimate_noise_levels(rows), variances) <= bound
 

@@ -16,9 +16,7 @@ def lies_in_a_file(rows: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize(("limit", "file"), [(400, False), (399, True)])
-def test_beyond_the_limit_it_lies_in_a_file_without_a_name(
-    limit: int, file: bool, tmp_path: Path
-) -> None:
+def test_beyond_the_limit_its_file_is_unnamed(limit: int, file: bool, tmp_path: Path) -> None:
     rows = update_matrix(4, 25, tmp_path, limit)
     assert lies_in_a_file(rows) is file
     assert type(rows) is np.ndarray
@@ -28,9 +26,7 @@ def test_beyond_the_limit_it_lies_in_a_file_without_a_name(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

@@ -34,9 +34,7 @@ def size(spec: str, task: Task) -> int:
         ("resnet18", Task.classification((3, 32, 32), 10), 11_181_642),  # torchvision's, 10 classes
     ],
 )
-def test_a_model_has_the_parameters_of_its_definition(
-    spec: str, task: Task, parameters: int
-) -> None:
+def test_a_model_has_its_parameters(spec: str, task: Task, parameters: int) -> None:
     assert size(spec, task) == parameters
     output = build_model(spec, task, 0)(torch.zeros(2, *task.input_shape))
     assert output.shape == (2, task.outputs)
@@ -89,9 +87,7 @@ def frozen(task: Task) -> nn.Module:
     "layer",
     [nn.BatchNorm1d(28), nn.SyncBatchNorm(28), nn.InstanceNorm1d(28, track_running_stats=True)],
 )
-def test_layers_with_statistics_of_a_batch_are_refused(
-    layer: nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batch_statistics_are_refused(layer: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         sys.modules[__name__], "made", lambda _: nn.Sequential(layer, nn.Linear(28, 1)), False
     )

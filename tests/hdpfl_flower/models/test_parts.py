@@ -41,9 +41,7 @@ def scaled(task: Task) -> nn.Module:
         (f"{HERE}:without_bias", TABLE, 24),
     ],
 )
-def test_the_head_is_the_last_layer_and_the_body_all_else(
-    spec: str, task: Task, head: int | None
-) -> None:
+def test_the_head_is_the_last_layer(spec: str, task: Task, head: int | None) -> None:
     parts = parts_of(spec, task)
     model = build_model(spec, task, seed=1)
     last = [m for m in model.modules() if isinstance(m, nn.Linear)][-1]

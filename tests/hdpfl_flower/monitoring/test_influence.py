@@ -58,8 +58,6 @@ def test_several_models_have_shares_of_their_own_and_the_first_ones_past() -> No
         ({"a": 1.0}, False),
     ],
 )
-def test_more_than_half_of_at_least_three_decides(
-    weights: dict[str, float], *, decides: bool
-) -> None:
+def test_more_than_half_decide(weights: dict[str, float], *, decides: bool) -> None:
     found = list(influence_of([line(1, weights)]).deciding())
     assert [(one.of, one.site) for one in found] == [("round", "a"), ("model", "a")] * decides

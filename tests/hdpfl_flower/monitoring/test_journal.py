@@ -94,8 +94,6 @@ def numbered(number: int, accuracy: float) -> dict[str, object]:
          [(1, 0.1), (2, 0.2)]),
     ],
 )  # fmt: skip
-def test_of_several_attempts_each_round_counts_once(
-    events: list[dict[str, object]], found: list[tuple[int, float]]
-) -> None:
+def test_rounds_count_once(events: list[dict[str, object]], found: list[tuple[int, float]]) -> None:
     rounds = finished_rounds(events)
     assert [(event["round"], event["metrics"]["accuracy"]) for event in rounds] == found

@@ -140,9 +140,7 @@ def answer(address: Address, headers: dict[str, str]) -> tuple[int, bytes]:
         ("127.0.0.1", None, False),
     ],
 )
-def test_a_request_that_names_another_machine_is_not_answered(
-    at: str, host: str | None, answered: bool
-) -> None:
+def test_foreign_host_names_are_not_answered(at: str, host: str | None, answered: bool) -> None:
     """DNS rebinding: a page of the web asks this machine by its own name."""
     headers = {} if host is None else {"Host": host}
     status, body = answer(Address(at, 0, names=("exporter",)), headers)

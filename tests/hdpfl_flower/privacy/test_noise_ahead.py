@@ -14,9 +14,7 @@ BLOCK = 16_384
 
 @pytest.mark.parametrize("calls", [1, 2, 7, 12])
 @pytest.mark.parametrize("count", [1, 2, 5, 13, 14, 650, 651, 7850, BLOCK, BLOCK + 3])
-def test_numbers_drawn_ahead_have_the_bits_of_those_drawn_one_by_one(
-    count: int, calls: int
-) -> None:
+def test_numbers_drawn_ahead_have_the_same_bits(count: int, calls: int) -> None:
     ahead, alone = RandomStream(KEY), RandomStream(KEY)
     ahead.draw_ahead(count, calls)
     for _ in range(calls):
@@ -26,9 +24,7 @@ def test_numbers_drawn_ahead_have_the_bits_of_those_drawn_one_by_one(
     assert ahead.bytes(16) == alone.bytes(16)
 
 
-def test_numbers_are_drawn_a_bounded_number_of_calls_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_numbers_are_drawn_in_bounded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "_AHEAD", 20)
     stream, alone = RandomStream(KEY), RandomStream(KEY)
     stream.draw_ahead(6, 5)
@@ -72,9 +68,7 @@ def test_what_was_announced_last_counts() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 13, 650, 7851, BLOCK, BLOCK + 3])
-def test_noise_of_several_releases_has_the_bits_of_each_alone(
-    count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_releases_together_have_equal_bits(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "_AHEAD", 3 * count)  # some releases at a time
     keys = [bytes([number]) * 32 for number in range(7)]
     stds = [0.3, 1.0, 0.0, 7e-5, 1.7, 0.0, 1e6]

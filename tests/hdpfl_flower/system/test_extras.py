@@ -49,9 +49,7 @@ USES: Mapping[str, tuple[str, str, Callable[[Path], object]]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_library_that_is_missing_is_named_with_its_extra(
-    use: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_extras_named(use: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, library, call = USES[use]
     for loaded in [key for key in sys.modules if key.partition(".")[0] == library]:
         monkeypatch.delitem(sys.modules, loaded)

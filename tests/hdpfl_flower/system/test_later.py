@@ -37,9 +37,7 @@ def imported(package: str, words: list[str]) -> set[str]:
 
 @pytest.mark.parametrize("package", LINES)
 @pytest.mark.parametrize("words", [["--help"], ["--version"], []])
-def test_help_and_version_import_no_command_and_nothing_heavy(
-    package: str, words: list[str]
-) -> None:
+def test_help_and_version_import_nothing_heavy(package: str, words: list[str]) -> None:
     found = imported(package, words)
     assert f"{package}.commands" in found
     assert not found & set(HEAVY)

@@ -101,6 +101,13 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+QUICK = {"r-dpcfl", "pfa-plus", "control variates of weights", "found rate", "drawn sites"}
+"""Cases of ``make test``: several models, a basis, control variates, estimates, lots.
+
+That the state of every strategy survives a checkpoint is in the contract suite.
+"""
+
+
 def terms_of(folder: Path, run_id: str, **more: Any) -> RunConfig:
     config = {"rounds": ROUNDS, "runs-dir": str(folder), "run-id": run_id, "evaluation": "none"}
     needed = NEEDED.get(more.get("strategy", ""), {})

@@ -120,9 +120,7 @@ def test_without_noise_it_is_exact_and_every_site_released_it_once(tmp_path: Pat
     ],
     ids=["digits", "fedrep", "client", "participations"],
 )
-def test_what_cannot_be_is_refused_up_front(
-    tmp_path: Path, more: dict[str, Any], words: str
-) -> None:
+def test_bad_terms_are_refused_up_front(tmp_path: Path, more: dict[str, Any], words: str) -> None:
     with pytest.raises(TermsError, match=f"run config: {words}|run config: .*{words}"):
         ready_strategy(config_of(tmp_path, **more))
 

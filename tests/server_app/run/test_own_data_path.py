@@ -14,9 +14,7 @@ from server_app import app
 
 
 @pytest.mark.parametrize("engine", ["simulation", "deployment"])
-def test_own_data_is_of_simulations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
-) -> None:
+def test_own_data_simulations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
     seen: list[RunConfig] = []
     monkeypatch.setattr(app, "run", lambda _, config, *args, **kwargs: seen.append(config))
     monkeypatch.setattr(app, "engine_of", lambda _: engine)

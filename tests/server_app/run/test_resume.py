@@ -14,9 +14,11 @@ from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_flower.privacy.noise import RandomStream
 from server_app.run.checkpoint import NAME, Checkpoint, read_checkpoint, write_checkpoint
 from server_app.run.resume import open_run
+from tests.cases import sampled
 from tests.federation import ScriptedGrid
 from tests.server_app.run.resuming import (
     CASES,
+    QUICK,
     Killed,
     federation,
     go,
@@ -33,7 +35,7 @@ def told(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in e.items() if k not in ("at", "seconds", "phases")} for e in rounds]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sampled(CASES, QUICK))
 def test_every_rule_goes_on_as_if_nothing_had_happened(folder: Path, case: str) -> None:
     whole = go(terms_of(folder, "whole", **CASES[case]))
     terms = terms_of(folder, "again", **CASES[case])
@@ -51,10 +53,8 @@ def test_every_rule_goes_on_as_if_nothing_had_happened(folder: Path, case: str) 
     assert not (folder / "again" / NAME).exists()
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_run_that_was_killed_over_its_end_ends_with_the_same_message(
-    folder: Path, case: str
-) -> None:
+@pytest.mark.parametrize("case", sampled(CASES, ("drawn sites", "starts that follow")))
+def test_a_run_killed_at_its_end_repeats_the_message(folder: Path, case: str) -> None:
     """A site that has kept the final model of a run declines another one."""
     ends: list[list[str]] = []
 

@@ -13,9 +13,7 @@ from server_app import app
 from tests.hdpfl_flower.data.schema_text import TEXT
 
 
-def test_the_serverapp_sends_the_text_of_a_schemas_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_serverapp_sends_schema_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[RunConfig] = []
     given: dict[str, Any] = {"schema": "small.toml", "dataset": "site"}
     monkeypatch.setattr(app, "run", lambda _, config, *args, **kwargs: seen.append(config))

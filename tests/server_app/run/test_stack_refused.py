@@ -12,9 +12,7 @@ from server_app import app
 
 
 @pytest.mark.parametrize("engine", ["simulation", "deployment"])
-def test_sites_in_processes_of_their_own_do_not_train_together(
-    monkeypatch: pytest.MonkeyPatch, engine: str
-) -> None:
+def test_separate_processes_are_not_stacked(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
     seen: list[RunConfig] = []
     monkeypatch.setattr(app, "run", lambda _, config, *args, **kwargs: seen.append(config))
     monkeypatch.setattr(app, "engine_of", lambda _: engine)

@@ -56,9 +56,7 @@ def share(name: str, monkeypatch: pytest.MonkeyPatch, width: int = 5_000) -> flo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_round_takes_little_more_than_its_updates(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_takes_little_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bar above an idle server, which holds a model; the last draw is its own.
 
     Blocks and samples of a fixed size come on top: nothing to the gigabyte of the bar.

@@ -62,9 +62,7 @@ def test_whoever_leaves_moves_nobody_across_under_auto(dist: int) -> None:
             assert not left.any() or np.array_equal(left, np.delete(public, i))
 
 
-def test_nobody_is_public_where_no_split_stands_and_it_is_said(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_without_a_split_all_are_private_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     drawn = np.array(epsilons(6, 20))
     rule = make_strategy(RunConfig.parse({"strategy": "pfa"}))
     rows = np.random.default_rng(0).standard_normal((20, 40)).astype(np.float32)

@@ -19,9 +19,7 @@ MIXTURES = ("mixgauss1", "mixgauss2", "mixgauss3", "mixgauss4")
 @pytest.mark.parametrize("method", ["gmm", "kmeans"])
 @pytest.mark.parametrize("spec", MIXTURES)
 @pytest.mark.parametrize("seed", range(5))
-def test_the_sites_around_ten_are_public_in_pfas_mixtures(
-    spec: str, method: str, seed: int
-) -> None:
+def test_sites_around_ten_are_public_in_mixtures(spec: str, method: str, seed: int) -> None:
     """The components lie at most at 1 and at least at 10 (PFA, section 6): 5 is between them."""
     drawn = draw_epsilons(spec, 50, seed)
     assert (drawn > 5).any()
@@ -54,9 +52,7 @@ def seeded_gmm(values: np.ndarray, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("method", METHODS)
 @given(st.lists(st.floats(0.01, 1e3) | st.just(np.inf), min_size=1, max_size=12))
-def test_no_private_site_has_a_looser_epsilon_than_a_public_one(
-    method: str, values: list[float]
-) -> None:
+def test_private_sites_have_the_stricter_epsilon(method: str, values: list[float]) -> None:
     given_, public = np.array(values), split_public(np.array(values), method)
     assert public.any() or method.startswith("threshold")
     if public.any() and not public.all():

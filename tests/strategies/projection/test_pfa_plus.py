@@ -122,9 +122,7 @@ def by_hand(start: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("always_whole", [(), (0,), (0, 2, 4)])
-def test_rounds_by_hand_whatever_form_a_private_site_sends(
-    tmp_path: Path, always_whole: tuple[int, ...]
-) -> None:
+def test_rounds_computed_by_hand(tmp_path: Path, always_whole: tuple[int, ...]) -> None:
     rows = rows_of()
     grid = honest(rows, always_whole)
     result = run(grid, terms_of(tmp_path, rounds=3))
@@ -179,9 +177,7 @@ def test_the_split_is_that_of_the_sites_asked_not_of_those_that_answered(tmp_pat
     assert np.abs(outcome(result) - grid.models[2] - step).max() < 1e-6
 
 
-def test_a_site_that_missed_a_round_projects_on_the_way_from_its_own_last_model(
-    tmp_path: Path,
-) -> None:
+def test_a_returning_site_projects_from_its_last_model(tmp_path: Path) -> None:
     rows = rows_of(rounds=3)
     grid = honest(rows)
     answers = grid.sites["0"]

@@ -49,9 +49,7 @@ def combine(
 
 @pytest.mark.parametrize("projection", PROJECTIONS)
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_the_weights_the_state_and_the_gauges_are_those_of_the_rule_that_weighs(
-    weighting: str, projection: str
-) -> None:
+def test_weights_and_state_are_the_weighing_rules(weighting: str, projection: str) -> None:
     composed = f"{weighting}+{projection}"
     state, alone = combine(weighting, **weighing(weighting, "records"))
     own_state, both = combine(composed, **weighing(composed, "records"))

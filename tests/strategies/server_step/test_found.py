@@ -163,9 +163,7 @@ def test_what_a_found_rate_does_not_go_with_is_refused(keys: dict[str, Any], wor
     ],
     ids=str,
 )
-def test_where_no_rate_can_be_found_the_default_is_a_stated_one(
-    keys: dict[str, Any], rate: float
-) -> None:
+def test_without_an_estimate_the_rate_is_the_default(keys: dict[str, Any], rate: float) -> None:
     """Not a word of it is an error, and the server's rate is what it is without."""
     config = {"strategy": "fedavg", "rounds": ROUNDS, **keys}
     default = make_strategy(RunConfig.parse(config))

@@ -49,9 +49,7 @@ def test_fedavgs_distance_is_that_of_eta_times_k_minus_1(problem: LeastSquares) 
         np.testing.assert_allclose(away, (k - 1) * unit, rtol=0.01)
 
 
-def test_one_over_t_falls_to_the_solution_where_a_finite_sum_and_a_constant_stall(
-    problem: LeastSquares,
-) -> None:
+def test_one_over_t_converges_where_others_stall(problem: LeastSquares) -> None:
     found = {s: gaps(Method("", schedule=s), problem, 0.1, 2000)
              for s in ("constant", "inverse", INVERSE_SQUARE)}  # fmt: skip
     assert found["inverse"][-1] < found["inverse"][999] / 3
@@ -70,11 +68,7 @@ def test_ergodic_averaging_slows(problem: LeastSquares) -> None:
 
 @pytest.mark.parametrize("scheme", [FEDPROX, FEDRP, FEDSPLIT, FEDPI])
 @pytest.mark.parametrize("late", [False, True])
-def test_acceleration_keeps_the_fixed_point(
-    problem: LeastSquares,
-    scheme: object,
-    late: bool,
-) -> None:
+def test_acceleration_is_consistent(problem: LeastSquares, scheme: object, late: bool) -> None:
     method = Method("", scheme, memory=2, late=late)
     plain = Method("", scheme)
     np.testing.assert_allclose(end(method, problem, 150), end(plain, problem, 3000), atol=1e-9)

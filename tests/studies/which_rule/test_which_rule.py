@@ -85,9 +85,7 @@ def test_odd_clients_count_by_the_records_of_the_others() -> None:
 # --- what is run -----------------------------------------------------------------------------
 
 
-def test_the_search_has_seeds_of_its_own_and_chooses_alone(
-    asked: list[RunJob], tmp_path: Path
-) -> None:
+def test_the_search_has_separate_seeds(asked: list[RunJob], tmp_path: Path) -> None:
     long = "logreg iid Dist6 30"  # its rates are not searched for
     columns = (CASE, long, "heart equal ε 12")
     options = Options(full=True, columns=columns, strategies=(FEDAVG, SAFE))
