@@ -8,6 +8,7 @@ import torch
 
 from client_app.audit import CLIP_NORM, ENGINES, claimed, default_training
 from client_app.training.engines import Engine, LinearEngine
+from hdpfl_flower.models.losses import output_gradient
 from hdpfl_flower.models.row_batches import RowProof
 from tests.client_app.audits import rounding as audit_rounding
 from tests.client_app.audits.rounding import TASK, _sum, _worst, attack_by_rounding
@@ -22,6 +23,14 @@ from tests.client_app.training.oracle import (
 
 class Tailed(LinearEngine):
     """A linear engine whose product adds the last rows in another order, as BLAS does."""
+
+    def _rows(
+        self, x: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        whole = len(x) // 4 * 4
+        outputs = torch.cat([self._outputs(x[:whole], 1), self._outputs(x[whole:], -1)])
+        residual = output_gradient(self.task, outputs, y)
+        return outputs, residual, residual.square().sum(1) * (x.square().sum(1) + 1)
 
     def _outputs(self, x: torch.Tensor, step: int) -> torch.Tensor:
         """Add the products one after another, from the first or from the last; rounds the same."""
