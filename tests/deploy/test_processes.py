@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "deploy"))
-
-import signal
-import sys
-from contextlib import suppress
-from pathlib import Path
 
 import processes
 
