@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app_files import app_alone, copy_app
 from flwr.cli.build import build_fab_from_disk, build_fab_from_files
 
 from hdpfl_flower.config.profile import Profile
@@ -22,7 +21,11 @@ from hdpfl_flower.data.site_data import SiteData, read_site_data
 from hdpfl_flower.monitoring.series import COORDINATOR_PORT, SITE_PORT, Place, series_at
 from hdpfl_flower.privacy.policy import check_policy
 
-DOCKER = Path(__file__).parents[2] / "docker"
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "docker"
+sys.path.insert(0, str(ROOT / "deploy"))
+
+from app_files import app_alone, copy_app  # noqa: E402
 
 
 def names(text: str) -> set[str]:
@@ -129,10 +132,6 @@ def test_the_wards_fall_into_two_groups_and_their_data_can_be_used() -> None:
 
 
 # --- the copy of the app that is submitted is the app, and nothing else
-
-
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "deploy"))
 
 
 def test_flower_makes_the_same_app_of_the_copy(tmp_path: Path) -> None:
