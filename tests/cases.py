@@ -9,7 +9,7 @@ import pytest
 
 
 def sampled(cases: Iterable[Any], quick: Collection[Any]) -> list[Any]:
-    """Return parameters: those in ``quick`` as they are, the others marked ``long``.
+    """Return parameters, or tuples of them: those in ``quick`` as they are, the others ``long``.
 
     For code outside the privacy kernel that all cases go through alike.
 
