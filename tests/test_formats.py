@@ -91,9 +91,7 @@ def test_every_number_has_the_files_that_the_script_writes(tmp_path: Path) -> No
         assert (tmp_path / "files" / path.relative_to(of_newest)).exists(), path
 
 
-def test_a_ledgers_chain_holds_and_every_plan_costs_what_was_charged(
-    files: Path, ledger: Ledger
-) -> None:
+def test_a_chain_holds_and_plans_cost_their_charges(files: Path, ledger: Ledger) -> None:
     plans = ledger.account().plans
     assert set(plans) == CHARGED
     for run, frozen in plans.items():
@@ -185,9 +183,7 @@ def test_a_ledger_of_another_number_is_refused(files: Path, number: int, words: 
 @pytest.mark.parametrize(
     ("number", "words"), [(99, NEWER), (None, NONE), (0, NONE), ("1", NONE), (True, NONE)]
 )
-def test_a_plan_of_another_number_is_refused_and_no_report_passes_over_it(
-    ledger: Ledger, number: object, words: str
-) -> None:
+def test_another_plan_number_is_refused(ledger: Ledger, number: object, words: str) -> None:
     frozen = next(iter(ledger.account().plans.values()))
     content = json.loads(frozen.plan) | {"format": number, "unknown": 1}
     other = dataclasses.replace(frozen, plan=json.dumps(content))

@@ -296,9 +296,7 @@ def test_an_engineer_from_folders_of_images_to_a_run_and_its_report(tmp_path: Pa
 # --- a doctoral student --------------------------------------------------------------------------
 
 
-def test_a_doctoral_student_from_nothing_to_a_picture_and_from_an_npz_to_a_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_students_from_nothing_to_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the commands that ``hdpfl new`` prints; the time is printed, for machines differ."""
     began, shell = time.monotonic(), Shell()
     monkeypatch.setenv("HDPFL_HOME", str(tmp_path / "home"))

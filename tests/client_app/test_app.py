@@ -217,9 +217,7 @@ HOSTILE: dict[str, Callable[[], RecordDict]] = {
 
 @pytest.mark.parametrize("kind", [wire.TRAIN, wire.EVALUATE, wire.FINISH])
 @pytest.mark.parametrize("case", HOSTILE)
-def test_whatever_a_server_sends_gets_a_constant_and_costs_nothing(
-    tmp_path: Path, case: str, kind: str
-) -> None:
+def test_any_message_gets_a_constant_and_is_free(tmp_path: Path, case: str, kind: str) -> None:
     profile = make_site(tmp_path)
     assert code(send({"profile": str(profile)}, kind, HOSTILE[case]())) in (
         wire.DECLINED,
@@ -229,9 +227,7 @@ def test_whatever_a_server_sends_gets_a_constant_and_costs_nothing(
 
 
 @pytest.mark.parametrize("kind", UNKNOWN)
-def test_a_type_that_nobody_handles_gets_the_constant_and_is_counted(
-    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unhandled_types_count(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """Flower's ClientApp raises then, and sends its text, past the guard, at once."""
     profile = make_site(tmp_path)
     try:
@@ -299,9 +295,7 @@ def test_nothing_passes_where_a_reply_is_held_back(
     assert ask(make_site(tmp_path), terms_of()).has_content()  # the sealed release is not lost
 
 
-def test_the_mutant_without_the_guard_tells_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_mutant_tells_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower sends an exception's text verbatim: the test above guards something real."""
 
     def bug(site: Site, _: wire.Instructions) -> RecordDict:
@@ -343,9 +337,7 @@ def test_metrics_leave_only_where_the_profile_discloses_them(tmp_path: Path) -> 
         ('["epsilon", "metrics"]', {"epsilon": 1.2345678}),
     ],
 )
-def test_a_site_says_of_itself_only_what_it_discloses(
-    tmp_path: Path, disclose: str, facts: dict[str, float]
-) -> None:
+def test_a_site_discloses_its_list(tmp_path: Path, disclose: str, facts: dict[str, float]) -> None:
     reply = ask(make_site(tmp_path, disclose=disclose), terms_of(), kind=wire.JOIN)
     assert wire.read_site(reply.content) == facts
 
@@ -423,9 +415,7 @@ def test_a_run_for_a_trusted_server_leaves_its_model(tmp_path: Path) -> None:
     assert kept_run(tmp_path) == "run-1"
 
 
-def test_a_final_model_that_cannot_be_kept_is_told_at_the_site(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unkept_final_model_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     profile = make_site(tmp_path)
     ask(profile, terms_of())
     (tmp_path / "state").write_text("a file in the folder's place")
@@ -434,9 +424,7 @@ def test_a_final_model_that_cannot_be_kept_is_told_at_the_site(
     assert words in caplog.text
 
 
-def test_work_that_broke_off_is_told_with_the_next_message(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_broken_work_is_logged_next_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing else tells of a process that was killed: it had no time to."""
     profile, terms = make_site(tmp_path), terms_of(rounds=4)
     ask(profile, terms)
@@ -448,9 +436,7 @@ def test_work_that_broke_off_is_told_with_the_next_message(
     assert statuses(tmp_path)[2, "update"] == "reserved"
 
 
-def test_ctrl_c_is_not_swallowed_in_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_passes_in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object, **__: object) -> Any:
         raise KeyboardInterrupt
 

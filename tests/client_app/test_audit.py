@@ -15,15 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.audit import (
-    ENGINES,
-    SURE,
-    WIDTH,
-    Finding,
-    attack,
-    claimed,
-    default_training,
-)
+from client_app.audit import ENGINES, SURE, WIDTH, Finding, attack, claimed, default_training
 from client_app.training import dpsgd
 from client_app.training.unit_engines import UnitEngine
 from hdpfl_flower.config.profile import Profile
@@ -83,9 +75,7 @@ def of_pairs() -> Finding:
     return attack(claimed(4.0), "vmap", WIDTH, default_training(), most=2)
 
 
-def test_units_of_several_records_are_healthy_and_clipped_one_by_one_are_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_units_are_clipped_whole_not_record_by_record(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = of_pairs()
     assert not finding.violates
     assert finding.bound(SURE) > 2  # half the claim
@@ -103,9 +93,7 @@ def test_units_of_several_records_are_healthy_and_clipped_one_by_one_are_not(
 
 @pytest.mark.parametrize("scale", [2 / 3, 1.5])
 @pytest.mark.parametrize("epsilon", EPSILONS)
-def test_the_check_rejects_other_noise(
-    monkeypatch: pytest.MonkeyPatch, epsilon: float, scale: float
-) -> None:
+def test_other_noise_refused(monkeypatch: pytest.MonkeyPatch, epsilon: float, scale: float) -> None:
     monkeypatch.setattr(dpsgd, "add_noise", noise_times(scale))
     finding = found(claimed(epsilon))
     assert finding.violates == (scale < 1), "too much noise is no violation"
@@ -144,9 +132,7 @@ def unclipped(
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_no_clipping_is_caught(
-    monkeypatch: pytest.MonkeyPatch, engine: str, epsilon: float
-) -> None:
+def test_no_clipping_caught(monkeypatch: pytest.MonkeyPatch, engine: str, epsilon: float) -> None:
     monkeypatch.setattr("client_app.training.engines.clip_factor", unclipped)
     monkeypatch.setattr("client_app.training.ghost_clipping.clip_factor", unclipped)
     assert found(claimed(epsilon), engine, 5_000).bound(SURE) > epsilon

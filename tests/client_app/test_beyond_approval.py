@@ -60,9 +60,7 @@ def at(profile: Path, kind: str, terms: RunTerms, server_round: int, seed: int =
 
 @pytest.mark.parametrize("noise", [{}, SERVER], ids=["records", "server"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_round_outside_of_the_approved_ones_is_answered(
-    tmp_path: Path, kind: str, noise: dict[str, Any]
-) -> None:
+def test_unapproved_rounds_are_declined(tmp_path: Path, kind: str, noise: dict[str, Any]) -> None:
     profile = open_site(tmp_path)
     terms = terms_with_test(**noise, **({} if noise else ASKS_FOR_ALL))
     assert ask(profile, terms).has_content()
@@ -113,9 +111,7 @@ def test_runs_of_a_trusted_server_count_among_the_runs_of_the_policy(tmp_path: P
 
 
 @pytest.mark.parametrize("evaluation", ["none", "server"])
-def test_no_test_is_answered_that_the_approved_terms_do_not_ask_for(
-    tmp_path: Path, evaluation: str
-) -> None:
+def test_tests_outside_approved_terms_are_declined(tmp_path: Path, evaluation: str) -> None:
     profile, terms = open_site(tmp_path), terms_of(evaluation=evaluation, **SERVER)
     assert ask(profile, terms).has_content()
     assert code(ask(profile, terms, kind=wire.EVALUATE)) == wire.DECLINED
@@ -267,9 +263,7 @@ def test_the_same_model_under_other_terms_is_another_end(tmp_path: Path) -> None
     assert load_final_model(tmp_path / "state").terms == terms
 
 
-def test_two_ends_at_once_leave_the_first_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_ends_keep_the_first_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second message arrives while the first one writes."""
     from client_app.after_run import final_model
 
@@ -297,9 +291,7 @@ def test_two_ends_at_once_leave_the_first_model(
     [(ASKS_FOR_ALL, 3 + 3 * (3 + 2 + 1) + 2 * 2), (SERVER, 2 + 3 * (3 + 2))],
     ids=["records", "server"],
 )
-def test_a_flood_adds_no_entry_beyond_what_was_approved(
-    tmp_path: Path, more: dict[str, Any], entries: int
-) -> None:
+def test_a_flood_adds_no_entry(tmp_path: Path, more: dict[str, Any], entries: int) -> None:
     """Whatever is repeated, declined or broken: the chain and its files stay as they are."""
     profile, terms = open_site(tmp_path, answers=2), terms_with_test(**more)
     flood = [(k, n, s) for k in (*KINDS, wire.JOIN) for n in (*OUTSIDE, 1, 2, 3) for s in (1, 2)]
@@ -323,9 +315,7 @@ def test_a_flood_adds_no_entry_beyond_what_was_approved(
     assert stored() == before
 
 
-def test_a_record_that_breaks_the_work_adds_no_entry_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_breaking_record_adds_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile, terms = open_site(tmp_path), terms_with_test(**SERVER)
     monkeypatch.setattr("client_app.training.client_level.ClientLevelTrainer.run", lambda *_: 1 / 0)
     for _ in range(4):

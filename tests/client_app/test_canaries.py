@@ -98,9 +98,7 @@ def training(**more: object) -> Training:
         ("tests.client_app.test_canaries:gated", "auto", "vmap"),
     ],
 )
-def test_the_engine_that_trains_the_model_is_audited(
-    model: str, engine: str, expected: str
-) -> None:
+def test_the_engine_in_use_is_audited(model: str, engine: str, expected: str) -> None:
     assert (
         engine_of(RunTerms().updated(model=model), training(engine=engine), code=True) == expected
     )

@@ -52,9 +52,7 @@ def no_training_alone(*_: object) -> None:
 
 
 @pytest.mark.parametrize("model", ["logreg", "mlp:8"])
-def test_stacked_sites_send_what_they_send_alone(
-    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stacks_send_as_alone(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     alone, grid = one_round(config_of(tmp_path / "a", model=model), stacked=False)
     grid.close()
     monkeypatch.setattr(plain_sgd.Network, "train", no_training_alone)
@@ -87,9 +85,7 @@ def test_personal_models_are_stacked_too(tmp_path: Path, monkeypatch: pytest.Mon
     assert np.abs(kept[1][0] - kept[0][1]).max() > 80 * TOLERANCE
 
 
-def test_a_personal_model_costs_one_more_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_personal_model_adds_one_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[int] = []
     train = plain_sgd.Network.train
 
@@ -111,9 +107,7 @@ def test_a_model_that_cannot_be_stacked_trains_alone(tmp_path: Path) -> None:
     grid.close()
 
 
-def test_a_site_that_cannot_take_part_in_the_stack_answers_for_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_site_outside_the_stack_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone, grid = one_round(config_of(tmp_path / "a"), stacked=False)
     grid.close()
 
@@ -129,9 +123,7 @@ def test_a_site_that_cannot_take_part_in_the_stack_answers_for_itself(
     grid.close()
 
 
-def test_results_wait_for_their_messages_a_few_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_results_wait_for_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(together, "_KEPT", 650 * 5)
     asked: list[int] = []
     stack = together.stack_for("logreg", task_for(config_of(tmp_path).terms), "cpu")

@@ -31,10 +31,12 @@ def any_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def instructions(text: str, server_round: int = 1) -> RecordDict:
     """Return a message whose terms are ``text``, as the wire has it."""
-    return RecordDict({
-        "instructions": ConfigRecord({"format": 1, "terms": text, "round": server_round}),
-        "model": model_of(terms_of()),
-    })  # fmt: skip
+    return RecordDict(
+        {
+            "instructions": ConfigRecord({"format": 1, "terms": text, "round": server_round}),
+            "model": model_of(terms_of()),
+        }
+    )
 
 
 def evil_messages() -> dict[str, RecordDict]:
@@ -70,9 +72,7 @@ MESSAGES = evil_messages()
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_record_of_the_log_is_one_line_whatever_the_server_sends(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_records_are_lines(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     profile = make_site(tmp_path)
     for kind in (wire.TRAIN, wire.FINISH):
         send({"profile": str(profile)}, kind, MESSAGES[name])
@@ -86,9 +86,7 @@ def check(caplog: pytest.LogCaptureFixture) -> None:
     assert FORGED not in caplog.text.splitlines()
 
 
-def test_the_texts_do_get_as_far_as_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_texts_reach_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Else the test above would show nothing."""
     node = {"profile": str(make_site(tmp_path))}
     reached = set()

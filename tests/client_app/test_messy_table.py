@@ -65,9 +65,7 @@ def test_the_records_of_a_run_are_those_of_a_clean_table(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("mistakes", [0, 61])
-def test_a_run_over_a_messy_table_shows_none_of_its_texts(
-    tmp_path: Path, mistakes: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_text_is_shown(tmp_path: Path, mistakes: int, caplog: pytest.LogCaptureFixture) -> None:
     """Also where not one cell can be read: a run that stopped there would disclose a record."""
     profile = messy_site(tmp_path, mistakes)
     with caplog.at_level(logging.DEBUG), warnings.catch_warnings(record=True) as warned:
@@ -79,9 +77,7 @@ def test_a_run_over_a_messy_table_shows_none_of_its_texts(
         assert private not in shown
 
 
-def test_a_site_trains_on_no_drafted_schema(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_drafted_schemas_are_declined(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     profile = make_site(tmp_path)
     terms = terms_of(schema=SCHEMA.replace("[0, 10]", '["<choose>", 10]'))
     content = wire.write_instructions(terms, 1, model_of(terms_of()))
@@ -91,9 +87,7 @@ def test_a_site_trains_on_no_drafted_schema(
     assert "still to be chosen: 'columns.dose.bounds'" in caplog.text
 
 
-def test_a_site_opens_no_file_that_terms_name(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_files_in_terms_stay_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     profile = make_site(tmp_path)
     path = tmp_path / "own.toml"
     path.write_text(SCHEMA)

@@ -295,9 +295,7 @@ def test_one_record_more_does_not_show_in_an_apps_exception(tmp_path: Path) -> N
         assert not reply.has_error()
 
 
-def test_ctrl_c_ends_the_work_and_a_keyboard_interrupt_at_a_supernode_is_the_apps(
-    ledger: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_ends_the_work_in_process(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = raising(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         mod(ledger)(request(), context(), app)
@@ -395,9 +393,7 @@ def test_clients_and_runs_have_noise_of_their_own(ledger: Path) -> None:
 
 
 @pytest.mark.parametrize("after", [30.0, 0.0])
-def test_every_reply_leaves_at_a_constant_time(
-    ledger: Path, monkeypatch: pytest.MonkeyPatch, after: float
-) -> None:
+def test_replies_leave_on_time(ledger: Path, monkeypatch: pytest.MonkeyPatch, after: float) -> None:
     """Answers, replays, declines and failures; the app's work takes some time of it."""
     clock = Clock()
     monkeypatch.setattr(timing, "time", clock)

@@ -93,9 +93,7 @@ def test_sites_send_what_they_send_alone(
     assert statuses(tmp_path / "b") == ["sealed"] * SITES
 
 
-def test_nothing_is_stacked_unless_it_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stacks_are_made_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(together, "train_stacked", not_together)
     one, other = alone(tmp_path / "a"), alone(tmp_path / "b")
     for site, update in one.items():
@@ -111,9 +109,7 @@ def test_a_model_that_cannot_be_stacked_trains_alone_to_the_bit(tmp_path: Path) 
     np.testing.assert_array_equal(found["0"], expected["0"])
 
 
-def test_every_site_reserves_before_the_work_and_seals_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sites_reserve_work_and_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
     work, seal = together.train_stacked, Ledger.seal
 
@@ -154,9 +150,7 @@ def test_a_whole_run_charges_and_sends_as_alone(tmp_path: Path) -> None:
 # What goes wrong between the reservation and the seal.
 
 
-def test_a_failure_of_the_common_work_loses_every_release_and_sends_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_common_failure_sends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(together, "train_stacked", not_alone)
     config = config_of(tmp_path)
     grid = LocalGrid(SITES, config=config)
@@ -167,9 +161,7 @@ def test_a_failure_of_the_common_work_loses_every_release_and_sends_nothing(
     assert statuses(tmp_path) == ["lost"] * SITES
 
 
-def test_a_site_that_fails_after_the_common_work_loses_its_own_release_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_failure_loses_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = trainer.Trainer.run
 
     def fails(self: trainer.Trainer, plan: Any) -> bytes:
@@ -191,9 +183,7 @@ POINTS = ("reserve", "after reserve", "work", "seal", "after seal")
 
 @pytest.mark.parametrize("turn", [0, 2, SITES - 1])
 @pytest.mark.parametrize("point", POINTS)
-def test_a_process_killed_at_any_point_sends_nothing_that_is_not_sealed(
-    tmp_path: Path, point: str, turn: int
-) -> None:
+def test_a_killed_process_sends_sealed_bytes_alone(tmp_path: Path, point: str, turn: int) -> None:
     """kill -9 in a resumable simulation, whose ledgers are files; then the same request again.
 
     Before the work of all, ``turn`` + 1 sites at most hold a reservation; after it, those that
@@ -265,9 +255,7 @@ def test_work_and_reservations_for_another_request_are_not_used(tmp_path: Path) 
     grid.close()
 
 
-def test_a_site_that_is_no_simulation_is_never_stacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_real_sites_are_never_stacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows are proven to be apart in its own engine alone."""
     expected = alone(tmp_path / "a")
     monkeypatch.setattr(together, "train_stacked", not_together)

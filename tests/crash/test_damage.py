@@ -125,9 +125,7 @@ def test_headers_of_pages(damaged: Damaged) -> None:
     assert outcomes["refused"] > 100
 
 
-def test_a_hidden_entry_is_found_by_the_head_alone(
-    damaged: Damaged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_head_finds_hidden_entries(damaged: Damaged, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: with no head, a page that shows fewer rows is an older, valid ledger."""
 
     def read(self: Chain) -> list[Entry]:
@@ -195,9 +193,7 @@ def prepare_with_a_write_ahead_log(self: Chain, *_: Any) -> None:
     self._db.execute("PRAGMA synchronous = FULL")
 
 
-def test_a_damaged_write_ahead_log_would_say_less(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_log_would_say_less(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: SQLite ends its log at the first damaged frame, and says nothing."""
     monkeypatch.setattr(Chain, "_prepare", prepare_with_a_write_ahead_log)
     ledger = use(folder / "ledger.sqlite", runs=2)
@@ -243,9 +239,7 @@ def test_the_database_of_somebody_else_is_not_touched(folder: Path) -> None:
     assert path.read_bytes() == content
 
 
-def test_the_mutant_that_looks_later_touches_a_newer_version(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_late_mutant_changes_a_new_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, prepare = newer(folder), Chain._prepare
     content = path.read_bytes()
 

@@ -226,9 +226,7 @@ def test_a_lock_that_is_still_held_for_a_moment(folder: Path) -> None:
 
 @pytest.mark.parametrize("cost", [(-1.0, 1e-6), (1.0, -1e-6), (float("nan"), 1e-6)])
 @pytest.mark.parametrize("cap", [2.0, float("inf")])
-def test_a_cost_that_is_no_cost_is_refused(
-    folder: Path, cap: float, cost: tuple[float, float]
-) -> None:
+def test_an_invalid_cost_is_refused(folder: Path, cap: float, cost: tuple[float, float]) -> None:
     """A negative charge is a refund; NaN compares with nothing."""
     path = folder / "ledger.sqlite"
     ledger = Ledger.create(path, cap, 1e-5)

@@ -75,9 +75,7 @@ def test_a_worker_killed_at_any_point(workers: Workers, folder: Path, point: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
-def test_a_worker_killed_at_any_point_many_times(
-    workers: Workers, folder: Path, point: str
-) -> None:
+def test_a_worker_killed_at_many_points(workers: Workers, folder: Path, point: str) -> None:
     """After no round, one and two, with every size of the payload; each with each at some point."""
     first = 5 * (1 + list(POINTS).index(point) % 3)
     for turn in (2, *range(first, first + 5)):
@@ -90,9 +88,7 @@ def points_of_a_creation(workers: Workers, folder: Path) -> list[str]:
     return [point for point in trace if point.startswith("create")]
 
 
-def test_a_ledger_half_made_gives_nothing_and_is_not_made_again(
-    workers: Workers, folder: Path
-) -> None:
+def test_a_half_made_ledger_gives_nothing(workers: Workers, folder: Path) -> None:
     """Whatever there is after the crash, no second ledger forgets it."""
     points = points_of_a_creation(workers, folder / "whole")
     assert len(points) >= 8
@@ -169,6 +165,7 @@ def test_every_mutant_is_tried() -> None:
         "the_anchor_is_not_read",
     }
     assert set(MUTANTS) | with_others == {
-        name for name, value in vars(mutants).items()
+        name
+        for name, value in vars(mutants).items()
         if getattr(value, "__module__", "") == mutants.__name__ and not name.startswith("_")
-    }  # fmt: skip
+    }

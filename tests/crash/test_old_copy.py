@@ -122,9 +122,7 @@ def numbers(site: Path) -> tuple[int, int]:
 
 @pytest.mark.parametrize("point", ["after COMMIT", "anchor written beside"])
 @pytest.mark.parametrize("stage", ["reserve", "seal", "sent"])
-def test_an_anchor_that_lags_behind_is_true_and_catches_up(
-    workers: Workers, folder: Path, stage: str, point: str
-) -> None:
+def test_a_lagging_anchor_is_true(workers: Workers, folder: Path, stage: str, point: str) -> None:
     site = new_site(folder / "site")
     assert workers.answer(site, ask(), point=f"{stage}: {point}").killed == SIGKILL
     named, last = numbers(site)
@@ -135,15 +133,9 @@ def test_an_anchor_that_lags_behind_is_true_and_catches_up(
 
 
 @pytest.mark.parametrize(
-    ("point", "fate"),
-    [
-        ("work: half done", "lost"),
-        ("seal: after COMMIT", "same"),
-    ],
+    ("point", "fate"), [("work: half done", "lost"), ("seal: after COMMIT", "same")]
 )
-def test_nothing_depends_on_the_clock(
-    workers: Workers, folder: Path, point: str, fate: str
-) -> None:
+def test_the_clock_is_not_read(workers: Workers, folder: Path, point: str, fate: str) -> None:
     """Every entry is dated anywhere between the years 1 and 9946."""
     kill_and_go_on(workers, folder / "site", point, fate, turn=1, clock=True)
     ledger = Ledger(folder / "site" / "ledger.sqlite")

@@ -152,9 +152,7 @@ def test_production_sites_send_the_same_bytes_and_charge_once(folder: Path, poin
     [("robust-hdp", point) for point in OTHERS]
     + [(rule, point) for rule in list(RULES)[1:] for point in IN_SHORT[:3]],
 )
-def test_every_other_phase_with_simulated_sites(
-    whole: dict[str, Path], folder: Path, rule: str, point: str
-) -> None:
+def test_more_simulated_phases(whole: dict[str, Path], folder: Path, rule: str, point: str) -> None:
     simulated_sites(whole, folder, rule, point)
 
 

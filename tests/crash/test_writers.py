@@ -84,9 +84,7 @@ def test_one_of_them_is_killed(workers: Workers, folder: Path, point: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RACES)
-def test_processes_at_the_same_time_again_and_again(
-    workers: Workers, folder: Path, name: str
-) -> None:
+def test_many_processes_at_the_same_time(workers: Workers, folder: Path, name: str) -> None:
     for turn in range(50):
         race(workers, folder / str(turn), RACES[name](random.Random(turn)))
 
@@ -98,9 +96,7 @@ def test_processes_at_the_same_time_again_and_again(
         ("the last budget", "nothing_is_held_alone"),
     ],
 )
-def test_the_checks_find_processes_that_do_not_wait(
-    workers: Workers, folder: Path, name: str, mutant: str
-) -> None:
+def test_checks_find_hasty_workers(workers: Workers, folder: Path, name: str, mutant: str) -> None:
     """Which turns go wrong is up to the system: 57 and 49 of 60 did where this was written.
 
     Were it one in three, 40 turns would all go well once in 10⁷ times.

@@ -73,9 +73,7 @@ def spoil_profile(site: Path, old: str, new: str) -> None:
     profile.write_text(text.replace(old, new))
 
 
-def test_a_site_without_a_profile_is_refused_before_anything_is_made(
-    tmp_path: Path, sources: Path
-) -> None:
+def test_a_site_without_a_profile_is_refused_first(tmp_path: Path, sources: Path) -> None:
     """Before: a traceback, and 'status' listed both sites, one without a profile."""
     (sources / "b" / "profile.toml").unlink()
     check_refused(up(tmp_path, sources), tmp_path, f"{sources}/b holds no profile.toml")
@@ -166,24 +164,8 @@ def test_a_schemas_path_starts_at_the_terms_that_name_it(tmp_path: Path) -> None
     assert RunConfig.load(Path(done.stdout.strip())).terms.schema_text == text
 
 
-def submitted(home: Path, terms: Path) -> subprocess.CompletedProcess[str]:
-    """Submit ``terms``, with a Flower that only prints what it would do."""
-    script = (
-        f"import sys; sys.path.insert(0, {str(DEPLOY)!r}); import federation\n"
-        "federation.processes.find = lambda *_: 1\n"
-        "federation.flwr = lambda *words: sys.exit(words[-1])\n"
-        f"sys.argv = ['federation.py', 'run', {str(terms)!r}]\nsys.exit(federation.main())"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, "HDPFL_HOME": str(home)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("checkpoint", [True, False])
-def test_a_run_whose_superlink_died_says_by_which_command_it_goes_on(
-    tmp_path: Path, checkpoint: bool
-) -> None:
+def test_a_run_without_superlink_names_the_resume_command(tmp_path: Path, checkpoint: bool) -> None:
     folder = tmp_path / "runs" / "r"
     folder.mkdir(parents=True)
     if checkpoint:

@@ -36,9 +36,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation
         federation.call("down")
 
 
-def test_the_groups_are_found_and_every_ward_gets_its_groups_model(
-    ended: tuple[Federation, Path],
-) -> None:
+def test_every_ward_gets_the_model_of_its_group(ended: tuple[Federation, Path]) -> None:
     federation, folder = ended
     first, *_, last = rounds_of(folder)
     assert first["accepted"] == last["accepted"] == WARDS

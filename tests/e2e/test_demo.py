@@ -51,9 +51,7 @@ def test_the_run_completes_and_says_where_everything_lies(demo: tuple[Federation
 
 
 @pytest.mark.parametrize("site", HOSPITALS)
-def test_each_ledger_holds_exactly_the_releases_of_the_run(
-    demo: tuple[Federation, Done], site: str
-) -> None:
+def test_each_ledger_holds_the_runs_releases(demo: tuple[Federation, Done], site: str) -> None:
     federation, _ = demo
     assert "entries verified" in federation.hdpfl_site(site, "ledger", "show")
     report = json.loads(federation.hdpfl_site(site, "report", "--json"))
@@ -69,9 +67,7 @@ def test_each_ledger_holds_exactly_the_releases_of_the_run(
 
 
 @pytest.mark.parametrize("site", HOSPITALS)
-def test_each_site_keeps_the_final_model_and_tests_it(
-    demo: tuple[Federation, Done], site: str
-) -> None:
+def test_each_site_tests_the_final_model(demo: tuple[Federation, Done], site: str) -> None:
     federation, _ = demo
     kept = load_file(federation.profile(site).parent / "state" / "model.safetensors")
     final = load_file(folder_of(federation) / "model.safetensors")
@@ -81,9 +77,7 @@ def test_each_site_keeps_the_final_model_and_tests_it(
     assert "held out of training: accuracy" in federation.hdpfl_site(site, "model", "show")
 
 
-def test_every_histogram_of_scores_arrived_with_the_noise_of_its_plan(
-    demo: tuple[Federation, Done],
-) -> None:
+def test_every_histogram_of_scores_has_its_plans_noise(demo: tuple[Federation, Done]) -> None:
     """At the demo's ε it leaves the measures in 19 of 20 runs; a run says why it lacks one."""
     federation, _ = demo
     found = json.loads((folder_of(federation) / "result.json").read_text())["federated-measures"]
@@ -106,9 +100,7 @@ def test_no_private_number_reached_the_coordinator(demo: tuple[Federation, Done]
         assert word not in said, word
 
 
-def test_profiles_keys_and_records_are_for_their_owner_alone(
-    demo: tuple[Federation, Done],
-) -> None:
+def test_profiles_keys_and_records_are_the_owners_alone(demo: tuple[Federation, Done]) -> None:
     federation, _ = demo
     assert stat.S_IMODE(federation.folder.stat().st_mode) == 0o700
     for site in HOSPITALS:

@@ -120,13 +120,6 @@ def test_a_run_that_fails_ends_with_its_reason_and_another_status(federation: Fe
     assert "absent" in last
 
 
-def test_a_wrong_strategy_is_refused_before_the_run_is_sent(federation: Federation) -> None:
-    terms = seeded_terms().as_config() | {"strategy": "nope"}
-    done = federation.call("run", federation.write(terms))
-    assert done.returncode == 1
-    assert "error: 'strategy': 'nope' is not known; choose one of" in done.stderr
-
-
 def test_a_key_that_no_term_has_is_named(federation: Federation) -> None:
     terms = seeded_terms().as_config() | {"roundz": 3}
     words = "'roundz' is not a known key; did you mean 'rounds'?"
@@ -142,9 +135,7 @@ def test_a_node_with_an_unregistered_key_is_refused(federation: Federation, tmp_
     assert "Exit Code: 305" in (tmp_path / "log").read_text()
 
 
-def test_who_has_no_profile_and_who_has_spent_it_decline_alike_and_the_run_goes_on(
-    federation: Federation, tmp_path: Path
-) -> None:
+def test_without_profile_or_budget_sites_decline(federation: Federation, tmp_path: Path) -> None:
     """Both are asked, and answer with the one constant code; the reason stays in their own logs.
 
     The command that follows the run is interrupted: that is not the end of the run either.

@@ -220,9 +220,7 @@ def test_who_gets_another_address_is_back_by_itself(consortium: Consortium) -> N
     assert max(consortium.accepted(CUT)) > consortium.at["moved"] + 1
 
 
-def test_who_has_a_wrong_clock_is_told_and_comes_back_once_it_is_right(
-    consortium: Consortium,
-) -> None:
+def test_a_site_with_a_wrong_clock_comes_back_once_it_is_right(consortium: Consortium) -> None:
     """A SuperLink takes what is signed at most 5 s ahead or 300 s behind."""
     wrong = consortium.at["clock"]
     assert {wrong + 2, wrong + 3}.isdisjoint(consortium.accepted(CUT))
@@ -230,9 +228,7 @@ def test_who_has_a_wrong_clock_is_told_and_comes_back_once_it_is_right(
     assert max(consortium.accepted(CUT)) == ROUNDS
 
 
-def test_a_wrong_clock_of_the_coordinator_ends_the_run_and_it_resumes(
-    consortium: Consortium,
-) -> None:
+def test_a_coordinators_wrong_clock_ends_the_run_resumably(consortium: Consortium) -> None:
     assert consortium.status == "finished:failed"
     assert f"of {ROUNDS} rounds are done" in consortium.said["resume"].stdout
     assert [e["accepted"] for e in consortium.rounds[-2:]] == [sorted(SITES)] * 2

@@ -12,11 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_ssh_public_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import read_journal
@@ -75,9 +71,7 @@ def sites_of(federation: Federation) -> str:
     return ",".join(map(fingerprint_of, pems))
 
 
-def test_a_run_waits_for_its_operators_and_ends_with_those_who_approved(
-    federation: Federation,
-) -> None:
+def test_a_run_ends_with_the_sites_whose_operators_approved(federation: Federation) -> None:
     terms = federation.write({**TERMS.as_config(), "sites": sites_of(federation)})
     with subprocess.Popen(
         federation.command("run", terms), env=federation.environment, cwd=federation.home,

@@ -235,9 +235,7 @@ def test_who_kills_a_process_of_a_message_loses_that_round_alone(story: Story, s
 
 
 @pytest.mark.parametrize("site", NODES)
-def test_who_kills_a_node_or_its_tasks_loses_the_rounds_until_it_is_up_again(
-    story: Story, site: str
-) -> None:
+def test_a_killed_node_misses_rounds_until_it_is_up_again(story: Story, site: str) -> None:
     number, _ = story.killed[site, NODES[site]]
     assert story.left[site] == []
     assert story.said["up"].returncode == 0, story.said["up"].stderr

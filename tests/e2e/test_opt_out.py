@@ -19,15 +19,7 @@ from client_app.training.ditto import kept_personal_path
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Event
-from tests.e2e.engines import (
-    ROOT,
-    Done,
-    Federation,
-    free_ports,
-    processes,
-    rounds_of,
-    toml_of,
-)
+from tests.e2e.engines import ROOT, Done, Federation, free_ports, processes, rounds_of, toml_of
 
 pytestmark = pytest.mark.engines
 
@@ -123,8 +115,9 @@ def test_the_run_says_who_has_no_privacy_and_what_the_other_is_promised(ended: E
     promised = json.loads((ended.folder / "result.json").read_text())["privacy"]
     assert promised["no privacy"] == [LOUD]
     assert [level["promise"] for level in promised["levels"]] == [
-        "no privacy", "differential privacy",
-    ]  # fmt: skip
+        "no privacy",
+        "differential privacy",
+    ]
 
 
 def test_each_sites_own_report_says_what_it_got(ended: Ended) -> None:
@@ -135,9 +128,7 @@ def test_each_sites_own_report_says_what_it_got(ended: Ended) -> None:
     assert " 0.7 " in private  # the run, in the table
 
 
-def test_a_supernode_that_starts_anew_loses_neither_its_round_nor_its_personal_model(
-    ended: Ended,
-) -> None:
+def test_a_restarted_supernode_keeps_its_round_and_personal_model(ended: Ended) -> None:
     assert [event["accepted"] for event in ended.rounds] == [[LOUD, PRIVATE]] * ROUNDS
     first, second = ended.personal
     assert not np.array_equal(first, second)  # trained on in round 2

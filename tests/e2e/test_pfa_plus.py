@@ -14,9 +14,7 @@ from tests.e2e.engines import SITES, digest, rounds_of, seeded_terms
 pytestmark = [pytest.mark.engines, pytest.mark.wards]
 
 
-def test_three_engines_send_one_number_and_give_the_same_bits(
-    run_on_engine: Callable[[RunConfig], Path], tmp_path: Path
-) -> None:
+def test_engines_agree_in_bits(run_on_engine: Callable[[RunConfig], Path], tmp_path: Path) -> None:
     terms = seeded_terms(strategy="pfa-plus", **{"run-id": "same-pfa-plus"})
     here = run_in_process(terms.updated(runs_dir=str(tmp_path)), SITES).folder
     there = run_on_engine(terms)

@@ -118,9 +118,7 @@ print(client.StartRun(request).run_id)
 """
 
 
-def test_an_agent_app_is_answered_and_silences_no_site(
-    federation: Federation, tmp_path: Path
-) -> None:
+def test_an_agent_app_silences_no_site(federation: Federation, tmp_path: Path) -> None:
     """The SuperLink's type of a task makes a node start another program than flwr-clientapp."""
     app = tmp_path / "agent"
     (app / "agent").mkdir(parents=True)
@@ -159,9 +157,7 @@ def wait_for_end(federation: Federation, number: str) -> None:
         time.sleep(0.5)
 
 
-def test_tasks_are_apart_from_the_node_and_nobody_gets_one_without_the_secret(
-    federation: Federation,
-) -> None:
+def test_tasks_are_separate_and_need_the_secret(federation: Federation) -> None:
     """Under Flower's other isolation any user of the machine could take a site's task."""
     for port in range(federation.port + 1, federation.port + 1 + SITES):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)

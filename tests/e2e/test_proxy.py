@@ -89,9 +89,7 @@ def test_a_site_takes_part_through_a_forward_proxy(
     assert proxy.tunnels >= 1
 
 
-def test_connect_goes_through_the_proxy_and_names_it_where_that_refuses(
-    federation: Federation, proxy: Tinyproxy
-) -> None:
+def test_connect_names_a_refusing_proxy(federation: Federation, proxy: Tinyproxy) -> None:
     done = connect(federation, proxy.environment())
     assert done.returncode == 0, done.stderr
     assert f"answers through the proxy 127.0.0.1:{proxy.port}" in done.stdout

@@ -132,9 +132,7 @@ def start_superexec(programs: Path, port: int) -> Done:
 
 
 @pytest.mark.parametrize("coordinator", ["behind", "ahead"])
-def test_a_run_over_two_versions_gives_the_bits_of_one(
-    story: Story, coordinator: str, tmp_path: Path
-) -> None:
+def test_two_versions_give_the_same_bits(story: Story, coordinator: str, tmp_path: Path) -> None:
     """And neither side learns of it: Flower drops its warning on the way that SuperNodes take."""
     paths = [str(Path(story.newer.python).parent), str(Path(story.older.python).parent)]
     first, second = paths if coordinator == "ahead" else paths[::-1]

@@ -67,9 +67,7 @@ def test_what_leaves_is_what_the_profile_lists(tmp_path: Path, listed: tuple[str
 
 
 @pytest.mark.parametrize("always", NAMES)
-def test_the_check_finds_what_is_said_unasked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, always: Any
-) -> None:
+def test_unasked_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, always: Any) -> None:
     load = Profile.load
 
     def talkative(path: Path) -> Profile:
@@ -254,12 +252,9 @@ def not_finite(records: Records) -> Records:
 @pytest.mark.parametrize(
     ("mutant", "data"),
     [(too_few, "one"), (too_few, "not finite"), (not_finite, "as large as can be")],
-)  # fmt: skip
+)
 def test_the_table_shows_a_site_that_looks_at_its_records(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    mutant: Callable[[Records], Records],
-    data: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: Callable[[Records], Records], data: str
 ) -> None:
     read = Site.training_records
     monkeypatch.setattr(Site, "training_records", lambda self: mutant(read(self)))

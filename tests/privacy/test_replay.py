@@ -43,9 +43,7 @@ def join(rows: Rows) -> Rows:
 
 
 @pytest.mark.parametrize(("model", "engine"), CASES)
-def test_one_record_less_changes_nothing_but_sums_by_its_own_gradient(
-    play: Play, model: str, engine: str
-) -> None:
+def test_one_record_less_changes_sums_alone(play: Play, model: str, engine: str) -> None:
     records = digits(DECLARED)
     fewer = without(records, REMOVED)
     few: dict[str, Any] = {"rounds": 1, "local-steps": 1}
@@ -54,9 +52,7 @@ def test_one_record_less_changes_nothing_but_sums_by_its_own_gradient(
 
 
 @pytest.mark.parametrize("engine", ["linear", "vmap"])
-def test_under_an_offset_too_one_record_less_changes_nothing_but_sums(
-    tmp_path: Path, engine: str
-) -> None:
+def test_under_an_offset_one_record_changes_sums_alone(tmp_path: Path, engine: str) -> None:
     """Of the same rows and noise: the noisy sums that follow an offset hide a record as well."""
     records, terms = digits(DECLARED), terms_of()
     first = observe(
@@ -75,9 +71,7 @@ def test_under_an_offset_too_one_record_less_changes_nothing_but_sums(
     ("model", "engine"), [("logreg", "linear"), ("cnn", "bookkeeping"), ("cnn", "vmap"),
                           ("mlp:16", "opacus")]
 )  # fmt: skip
-def test_one_record_more_may_hold_anything(
-    play: Play, model: str, engine: str, value: float
-) -> None:
+def test_an_added_record_is_arbitrary(play: Play, model: str, engine: str, value: float) -> None:
     """A huge record moves its own share of the sum and nothing else; no number, no record."""
     records = digits(DECLARED)
     more = with_one_more(records, np.float32(value))

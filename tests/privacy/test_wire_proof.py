@@ -90,9 +90,7 @@ def forms(profile: Path, terms: RunTerms) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("other", ["no records", "ten times the records", "all of it"])
-def test_one_number_for_an_update_has_the_same_form_at_every_site(
-    tmp_path: Path, other: str
-) -> None:
+def test_one_number_has_the_same_form_at_every_site(tmp_path: Path, other: str) -> None:
     terms, found = terms_of(), []
     for private in (USUAL, OTHERS[other]):
         profile, ask = private.site(tmp_path / str(len(found))), Projecting()
@@ -106,9 +104,7 @@ def test_one_number_for_an_update_has_the_same_form_at_every_site(
     ("model", "other"),
     [*(("logreg", other) for other in OTHERS), ("mlp:16", "all of it"), ("cnn", "all of it")],
 )
-def test_every_reply_of_every_site_has_the_same_form(
-    tmp_path: Path, model: str, other: str
-) -> None:
+def test_all_replies_have_the_same_form(tmp_path: Path, model: str, other: str) -> None:
     terms = terms_of(model)
     usual = forms(USUAL.site(tmp_path / "usual"), terms)
     assert usual == forms(OTHERS[other].site(tmp_path / "other"), terms)
@@ -162,8 +158,7 @@ def no_reply_from_few(plan: Plan, records: int, payload: bytes, size: int) -> Re
 
 
 @pytest.mark.parametrize(
-    "leak",
-    [num_examples, steps_in_a_name, precision_by_epsilon, a_byte_a_step, no_reply_from_few],
+    "leak", [num_examples, steps_in_a_name, precision_by_epsilon, a_byte_a_step, no_reply_from_few]
 )
 def test_the_form_shows_a_leak(tmp_path: Path, leak: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _after_training(monkeypatch, leak)
@@ -184,9 +179,7 @@ def replies_like(
     return observe(private.site(folder), terms, first, within(private.records), ask).replies
 
 
-def test_neither_epsilon_nor_records_move_the_number_but_through_the_noisy_sums(
-    tmp_path: Path,
-) -> None:
+def test_epsilon_and_records_act_through_noisy_sums_alone(tmp_path: Path) -> None:
     """The proof for one number in place of an update: it is a function of the noisy sums."""
     terms = terms_of()
     first = observe(USUAL.site(tmp_path / "usual"), terms, ask=Projecting())
@@ -203,9 +196,7 @@ def test_neither_epsilon_nor_records_move_the_number_but_through_the_noisy_sums(
     "private", [Private(epsilon=0.4), Private(epsilon=6.0), Private(epsilon=0.4, records=7)]
 )
 @pytest.mark.parametrize("model", ["logreg", "mlp:16"])
-def test_epsilon_moves_no_bit_but_through_the_noisy_sums(
-    tmp_path: Path, model: str, private: Private
-) -> None:
+def test_epsilon_acts_through_noisy_sums(tmp_path: Path, model: str, private: Private) -> None:
     terms = terms_of(model)
     first = observe(USUAL.site(tmp_path / "usual"), terms)
     assert first.replies == replies_like(first, private, tmp_path / "other", terms)

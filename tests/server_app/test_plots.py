@@ -28,9 +28,7 @@ def test_no_two_lines_look_alike(drawn: list[Any], tmp_path: Path) -> None:
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 20
 
 
-def test_the_panels_of_a_run_have_the_same_rounds_and_a_scale_a_unit(
-    drawn: list[Any], tmp_path: Path
-) -> None:
+def test_panels_share_rounds_and_have_a_scale_a_unit(drawn: list[Any], tmp_path: Path) -> None:
     """Weights began at round 0, metrics at 1; accuracy and loss had one axis."""
     rounds = [
         {

@@ -57,9 +57,7 @@ def test_its_own_tests_pass(project: Path, tmp_path: Path) -> None:
     assert "9 passed" in done.stdout
 
 
-def test_the_tests_of_a_project_with_a_backbone_pass_and_look_at_its_numbers(
-    scans: Path, tmp_path: Path
-) -> None:
+def test_a_project_with_a_backbone_tests_its_numbers(scans: Path, tmp_path: Path) -> None:
     """New numbers, of no network that learned, fail them."""
     assert not (scans / "scan_risk" / "model.py").exists()
     done = called(sys.executable, "-m", "pytest", "-q", cwd=scans, home=tmp_path)

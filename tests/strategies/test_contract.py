@@ -17,6 +17,7 @@ from strategies import SERVER_STEPS, STRATEGIES, check_strategy, make_strategy
 from strategies.averaging.fedavg import FedAvg
 from strategies.contract import CHECKS, Subject, rows_of, shares_of
 from strategies.core.checks import check_outcome
+from tests.cases import sampled
 from tests.federation import weighing
 
 STEPS = tuple(f"mmse+{step}" for step in SERVER_STEPS)
@@ -31,6 +32,8 @@ VARIANTS = [
     if weights == "uniform" or weighing(name, weights)
 ]
 """Names with each setting of their weights; some have none."""
+FAMILIES = ("fedavg", "mmse", "pfa", "fedhdp", "ifca", "splitting")
+"""One strategy of each family, for ``make test``."""
 OWN_STARTS = ("fedsplit", "fedpi", "splitting", "weiavg+fedpi")
 NO_SUM = (
     *OWN_STARTS,
@@ -54,7 +57,9 @@ def subject_of(name: str, weights: str = "uniform", **terms: object) -> Subject:
     return Subject(RunConfig.parse({"strategy": name, **weighing(name, weights), **terms}))
 
 
-@pytest.mark.parametrize(("name", "weights"), VARIANTS)
+@pytest.mark.parametrize(
+    ("name", "weights"), sampled(VARIANTS, [(name, "uniform") for name in FAMILIES])
+)
 def test_every_strategy_keeps_its_contract(name: str, weights: str) -> None:
     broken = {}
     for check, hold in CHECKS.items():
@@ -117,9 +122,7 @@ def test_exactly_the_rules_that_are_no_weighted_sum_say_so() -> None:
 @pytest.mark.parametrize("noise", ["records", "client", "server"])
 @pytest.mark.parametrize("ratio", ["auto", " auto", "precision", "0.1", "0"])
 @pytest.mark.parametrize("name", ["fedhdp", "dp-fedavg"])
-def test_levels_are_a_weighted_sum_but_with_ratios_of_many_directions_or_the_servers_noise(
-    name: str, ratio: str, noise: str
-) -> None:
+def test_levels_are_a_weighted_sum_unless_stated(name: str, ratio: str, noise: str) -> None:
     config = {"strategy": name, "noise": noise}
     if name == "fedhdp":
         config["fedhdp.level-ratio"] = ratio
@@ -140,10 +143,8 @@ GUARDS = get_args(ServerTerms.model_fields["guard"].annotation)
 
 
 @pytest.mark.parametrize("guard", GUARDS)
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("pfa-plus")])
-def test_every_guard_works_with_a_rule_or_is_refused_by_name_before_the_run(
-    name: str, guard: str
-) -> None:
+@pytest.mark.parametrize("name", sampled([n for n in NAMES if n != "pfa-plus"], FAMILIES))
+def test_every_guard_works_with_a_rule_or_is_refused(name: str, guard: str) -> None:
     """Refused with several models, starts or control variates; bounds on weights without a sum."""
     terms = RunConfig.parse({"strategy": name, "guard": guard})
     never = check_strategy(name).several_models or name in (*OWN_STARTS, *SPLIT)

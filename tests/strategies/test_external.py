@@ -99,9 +99,7 @@ def test_it_has_settings_of_its_own_and_no_others(module: str) -> None:
     ],
 )
 @pytest.mark.usefixtures("module")
-def test_what_cannot_be_imported_is_refused_with_the_key_and_the_place(
-    name: str, wrong: str
-) -> None:
+def test_a_failed_import_is_refused_with_key_and_place(name: str, wrong: str) -> None:
     with pytest.raises(StrategyError, match="'strategy'") as refused:
         check_strategy(name)
     assert wrong in str(refused.value)
@@ -117,9 +115,7 @@ def test_a_site_gets_the_name_as_text_and_imports_nothing() -> None:
     assert set(sys.modules) == before
 
 
-def test_a_federation_runs_it_under_a_name_that_a_folder_may_have(
-    module: str, tmp_path: Path
-) -> None:
+def test_a_federation_runs_it_under_a_folders_name(module: str, tmp_path: Path) -> None:
     base = RunConfig.parse(
         {"rounds": 1, "partition": "iid", "epsilons": "inf", "batch-sizes": "32",
          "dataset": "digits", "model": "logreg", "runs-dir": str(tmp_path / "runs")}
@@ -139,9 +135,7 @@ def test_a_federation_runs_it_under_a_name_that_a_folder_may_have(
         ("Forgetful", "FAILED  the state survives a checkpoint"),
     ],
 )
-def test_the_command_prints_a_line_a_check_and_fails_with_the_first_that_does(
-    module: str, kind: str, failed: str
-) -> None:
+def test_the_command_fails_with_the_first_check(module: str, kind: str, failed: str) -> None:
     done = CliRunner().invoke(app, ["check", f"{module}:{kind}"])
     lines = done.output.splitlines()
     assert len(lines) == 7

@@ -31,10 +31,8 @@ NOISES: dict[str, dict[str, Any]] = {
     "records, a private personal model": {"second": "private pull=0.1"},
     "records, a personal model": {"second": "kept pull=0.1"},
     "client": {"noise": "client", "second": "kept pull=0.1"},
-    "server": {
-        "noise": "server", "strategy": "fedhdp", "delta": 1e-6, "second": "kept pull=0.1",
-    },
-}  # fmt: skip
+    "server": {"noise": "server", "strategy": "fedhdp", "delta": 1e-6, "second": "kept pull=0.1"},
+}
 
 
 def site_of(
@@ -106,9 +104,7 @@ def metrics(folder: Path, rows: Sequence[str]) -> dict[str, float]:
     return wire.read_metrics(reply.content)
 
 
-def test_what_is_tested_is_a_function_of_the_records_that_are_held_out(
-    tmp_path: Path, sides: tuple[list[str], list[str]]
-) -> None:
+def test_tests_depend_on_held_out_rows(tmp_path: Path, sides: tuple[list[str], list[str]]) -> None:
     trained, held = sides
     whole = metrics(tmp_path / "whole", ROWS)
     assert metrics(tmp_path / "held", [*trained[:5], *held]) == pytest.approx(whole)

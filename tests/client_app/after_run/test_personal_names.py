@@ -40,9 +40,7 @@ names = st.text(st.sampled_from("xy./\\- é"), max_size=5)
 
 @given(names, names, st.booleans(), st.booleans())
 @example(one="x/y", other="x.y", private=False, private_other=False)
-def test_no_two_runs_share_a_file_and_no_two_noises(
-    one: str, other: str, private: bool, private_other: bool
-) -> None:
+def test_runs_share_no_randomness(one: str, other: str, private: bool, private_other: bool) -> None:
     noises = PLAIN, PRIVATE
     same = (one, private) == (other, private_other)
     first = kept_personal_path(Path("/s"), terms_with(one, noises[private]))
@@ -63,9 +61,7 @@ def private_model(folder: Path, terms: RunTerms) -> np.ndarray | None:
     return load_personal_model(kept_personal_path(folder / "state", terms), 3)
 
 
-def test_a_private_model_of_another_run_with_a_like_name_starts_at_the_global_one(
-    tmp_path: Path,
-) -> None:
+def test_a_private_model_of_a_like_run_starts_at_the_global_one(tmp_path: Path) -> None:
     """Both were personal-x.y once."""
     plain, private = terms_with("x/y", PLAIN), terms_with("x.y", PRIVATE)
     profile = make_site(tmp_path)
@@ -91,9 +87,8 @@ def test_a_private_model_of_a_run_that_was_an_unnoised_one_before(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("said", "words"),
-    [({}, "is damaged"),
-     ({"kind": "kept"}, "was trained with other noise than 'second' says")],
-)  # fmt: skip
+    [({}, "is damaged"), ({"kind": "kept"}, "was trained with other noise than 'second' says")],
+)
 def test_an_unnoised_model_in_the_place_of_a_private_one_is_not_gone_on_with(
     tmp_path: Path, said: dict[str, str], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:

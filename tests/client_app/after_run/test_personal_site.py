@@ -28,10 +28,7 @@ from hdpfl_flower.models.parts import parts_of, select
 from tests.client_app.dying import dying, killed
 from tests.client_app.messages import CLIENT_NOISE, make_site, send, terms_of
 
-HEAD = {
-    "model": "mlp:3", "work": "alternate", "local-steps": 2,
-    "learning-rate": 0.5,
-}  # fmt: skip
+HEAD = {"model": "mlp:3", "work": "alternate", "local-steps": 2, "learning-rate": 0.5}
 TUNED = {**HEAD, "after": "tuning steps=3"}
 Node = dict[str, Any]
 
@@ -93,9 +90,7 @@ def declined(reply: Message) -> bool:
 # A process that dies.
 
 
-def test_one_that_dies_before_the_seal_has_sent_nothing_and_stored_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_death_before_the_seal_sends_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile, terms = make_site(tmp_path), own_terms()
     with dying(monkeypatch, Reservation, "seal"):
         ask(profile, terms)
@@ -107,9 +102,7 @@ def test_one_that_dies_before_the_seal_has_sent_nothing_and_stored_nothing(
     assert (state.server_round, state.rounds, state.first_round) == (2, 1, 2)
 
 
-def test_one_that_dies_between_the_seal_and_the_state_sends_the_sealed_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_death_before_the_state_sends_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile, terms = make_site(tmp_path), own_terms()
     with dying(monkeypatch, "client_app.work.base.OwnRound.save"):
         ask(profile, terms)
@@ -123,9 +116,7 @@ def test_one_that_dies_between_the_seal_and_the_state_sends_the_sealed_bytes(
     assert load_state(state_path(tmp_path, terms)).rounds == 1
 
 
-def test_one_that_dies_over_the_state_file_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_death_over_the_state_keeps_it_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile, terms = make_site(tmp_path), own_terms()
     assert ask(profile, terms).has_content()
     path = state_path(tmp_path, terms)
@@ -136,9 +127,7 @@ def test_one_that_dies_over_the_state_file_leaves_the_old_one(
     assert releases(tmp_path)[2, "update"] == "sent"
 
 
-def test_one_that_dies_after_the_state_replies_with_the_sealed_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_death_after_the_state_sends_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile, terms = make_site(tmp_path), own_terms()
     with dying(monkeypatch, wire, "write_update"):
         ask(profile, terms)
@@ -148,9 +137,7 @@ def test_one_that_dies_after_the_state_replies_with_the_sealed_bytes(
     assert releases(tmp_path) == {(1, "update"): "sent"}
 
 
-def test_the_state_is_stored_once_the_release_is_sealed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_state_is_stored_after_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile, terms, seen = make_site(tmp_path), own_terms(), []
     seal = Reservation.seal
 
@@ -164,9 +151,7 @@ def test_the_state_is_stored_once_the_release_is_sealed(
     assert state_path(tmp_path, terms).exists()
 
 
-def test_one_that_dies_between_the_tuning_and_its_model_makes_the_same_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_death_after_tuning_repeats_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile, terms = make_site(tmp_path), own_terms(**TUNED)
     assert ask(profile, terms).has_content()
     path = personal_model_file(tmp_path / "state", terms.run_id)
@@ -179,9 +164,7 @@ def test_one_that_dies_between_the_tuning_and_its_model_makes_the_same_model(
     assert path.exists()
 
 
-def test_one_that_dies_over_the_tuning_tunes_no_second_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_death_over_tuning_tunes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile, terms = make_site(tmp_path), own_terms(**TUNED)
     assert ask(profile, terms).has_content()
     with dying(monkeypatch, "client_app.after_run.end_of_run.train"):
@@ -195,9 +178,7 @@ def test_one_that_dies_over_the_tuning_tunes_no_second_time(
 
 
 @pytest.mark.parametrize("training", ["joint", "alternate", "frozen", "offset"])
-def test_the_same_message_gets_the_same_bytes_and_leaves_the_state_alone(
-    tmp_path: Path, training: str
-) -> None:
+def test_a_repeated_message_gets_the_same_bytes(tmp_path: Path, training: str) -> None:
     profile, terms = make_site(tmp_path), own_terms(work=training)
     first = payload(ask(profile, terms))
     path = state_path(tmp_path, terms)
@@ -216,9 +197,7 @@ def test_the_same_message_gets_the_same_bytes_and_leaves_the_state_alone(
 # What a site refuses before it reserves a release.
 
 
-def test_without_a_state_folder_it_declines_and_says_so_in_its_own_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_state_folder_is_declined(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     profile = make_site(tmp_path)
     profile.write_text(profile.read_text().replace('[state]\npath = "state"\n', ""))
     reply = ask(profile, own_terms())
@@ -236,9 +215,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_state_is_one_clear_line_and_costs_no_release(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
-) -> None:
+def test_a_damaged_state_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str) -> None:
     profile, terms = make_site(tmp_path), own_terms(**TUNED)
     ask(profile, terms)
     path = state_path(tmp_path, terms)
@@ -255,9 +232,7 @@ def test_a_damaged_state_is_one_clear_line_and_costs_no_release(
     assert ask(profile, terms, 2).has_content()
 
 
-def test_a_state_of_another_model_costs_no_release(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_models_state_is_free(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     profile, terms, wider = make_site(tmp_path), own_terms(), own_terms(**{"model": "mlp:5"})
     ask(profile, wider.updated(run_id="run-2"))
     other = state_path(tmp_path, wider.updated(run_id="run-2"))
@@ -371,9 +346,7 @@ def test_rounds_in_another_order_are_one_release_each(tmp_path: Path) -> None:
         {"after": "tuning steps=3, shrink"},
     ],
 )
-def test_terms_of_the_parts_may_not_change_within_a_run(
-    tmp_path: Path, more: dict[str, Any]
-) -> None:
+def test_terms_of_parts_stay_within_a_run(tmp_path: Path, more: dict[str, Any]) -> None:
     profile, terms = make_site(tmp_path), own_terms(**TUNED)
     assert ask(profile, terms).has_content()
     before = state_path(tmp_path, terms).read_bytes()
@@ -427,9 +400,7 @@ def _bytes_of(reply: Message) -> bytes:
 
 
 @pytest.mark.parametrize("more", [{"work": "alternate mask=published"}, {"noise": "client"}])
-def test_the_round_itself_refuses_what_is_for_simulations_alone(
-    tmp_path: Path, more: dict[str, Any]
-) -> None:
+def test_the_round_refuses_simulated_parts(tmp_path: Path, more: dict[str, Any]) -> None:
     """Behind the policy's own check: no other way leads to such a round at a real site."""
     profile = Profile.load(make_site(tmp_path, more=CLIENT_NOISE))
     site = Site(profile, own_terms(**more), None)

@@ -95,9 +95,7 @@ def test_one_record_changes_one_count_by_one_and_a_sum_by_at_most_one() -> None:
 def test_the_log_prior_by_hand() -> None:
     three = Task.classification((1,), 3)
     np.testing.assert_allclose(
-        log_prior(three, np.array([8, 4, 2], np.float32), 0.0),
-        np.log([2, 1, 0.5]),
-        atol=1e-6,
+        log_prior(three, np.array([8, 4, 2], np.float32), 0.0), np.log([2, 1, 0.5]), atol=1e-6
     )
     binary = Task.classification((1,), 2)
     found = log_prior(binary, np.array([30, 90], np.float32), 0.0)
@@ -200,9 +198,7 @@ def test_lost_counts_are_spent(
     np.testing.assert_array_equal(model.added, [0])
 
 
-def test_without_a_state_folder_nothing_is_charged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_state_folder_costs_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     profile = make_site(tmp_path)
     profile.write_text(profile.read_text().replace('[state]\npath = "state"\n', ""))
     assert ask(profile, terms_of(**PRIOR)).error.code == wire.DECLINED
@@ -249,9 +245,7 @@ REGRESSION = '[label]\ncolumn = "age"\nbounds = [0, 100]\n[[columns]]\nname = "d
 
 @pytest.mark.parametrize("rows", [20, 61, 200])
 @pytest.mark.parametrize("schema", [REGRESSION, None], ids=["regression", "classes"])
-def test_what_a_prior_adds_is_a_function_of_the_sealed_numbers_and_constants(
-    tmp_path: Path, rows: int, schema: str | None
-) -> None:
+def test_a_prior_depends_on_sealed_numbers(tmp_path: Path, rows: int, schema: str | None) -> None:
     """Neither the true number of records nor any other of them enters beside the noisy release."""
     more = {} if schema is None else {"schema": schema}
     Ledger.create(tmp_path / "ledger.sqlite", np.inf, 1e-5).close()

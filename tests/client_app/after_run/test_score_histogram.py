@@ -232,9 +232,7 @@ def test_data_that_cannot_be_read_costs_no_release(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "more", [{"model": "mlp:3"}, {"dataset": "digits", "schema": ""}], ids=["model", "classes"]
 )
-def test_a_message_that_cannot_be_answered_costs_no_release(
-    tmp_path: Path, more: dict[str, Any]
-) -> None:
+def test_an_unanswerable_message_costs_no_release(tmp_path: Path, more: dict[str, Any]) -> None:
     profile, terms = make_site(tmp_path, **HELD_OUT), terms_of(**SHARE)
     ask(profile, terms)
     content = wire.write_instructions(terms, 3, model_in(terms_of(**SHARE, **more), 3))

@@ -121,8 +121,6 @@ def test_the_noise_is_that_of_the_updates_that_were_sent(tmp_path: Path) -> None
         ({"strategy": "dp-fedavg", "noise": "server"}, "'shrink' follows the noise"),
     ],
 )
-def test_what_has_no_global_path_or_no_noise_of_steps_is_refused(
-    more: dict[str, Any], words: str
-) -> None:
+def test_work_without_global_path_or_noise_is_refused(more: dict[str, Any], words: str) -> None:
     with pytest.raises(TermsError, match=words):
         ready_strategy(config_of(**{**DIGITS, "epsilons": "3", "after": "shrink", **more}))

@@ -93,9 +93,7 @@ def test_the_modules_that_run_are_those_of_the_bundle(tmp_path: Path) -> None:
     assert {name for name in files if "__pycache__" not in name} == approved.files.keys()
 
 
-def test_what_would_run_in_the_place_of_a_library_is_refused_and_would_have_run(
-    tmp_path: Path,
-) -> None:
+def test_a_module_in_place_of_a_library_is_refused_and_would_run(tmp_path: Path) -> None:
     """The test of the test: the same files, approved by force, do run."""
     source, compiled = tmp_path / "x.py", tmp_path / "safetensors.pyc"
     source.write_text("planted = True\n")
@@ -129,9 +127,7 @@ def test_what_would_run_in_the_place_of_a_library_is_refused_and_would_have_run(
         ".flwr/x.toml", "pyproject.toml/x.py", "client_app/x,y.py",
     ],
 )  # fmt: skip
-def test_what_decides_what_runs_and_is_no_listed_source_is_refused_by_name(
-    tmp_path: Path, name: str
-) -> None:
+def test_an_unlisted_source_that_could_run_is_refused_by_name(tmp_path: Path, name: str) -> None:
     assert read(tmp_path, pack(GOOD))
     with pytest.raises(DeploymentError) as found:
         read(tmp_path, pack({**GOOD, name: b""}))
@@ -156,9 +152,7 @@ def test_source_code_and_text_may_be_added_and_are_listed(tmp_path: Path, name: 
      ("studies", "studies", True), ("this", "this", True), ("other", "heart-risk", True),
      ("1x", "1x", True), ("heart-risk", "heart-risk", True)],
 )  # fmt: skip
-def test_one_package_of_the_projects_own_name_that_no_library_has(
-    tmp_path: Path, name: str, project: str, taken: bool
-) -> None:
+def test_a_package_named_as_project(tmp_path: Path, name: str, project: str, taken: bool) -> None:
     text = PROJECT.replace(b"hdpfl-flower", project.encode())
     content = pack({**GOOD, "pyproject.toml": text, f"{name}/model.py": b""})
     if taken:
@@ -204,9 +198,7 @@ def test_a_text_that_differs_is_listed_whatever_its_ending(tmp_path: Path) -> No
         ),
     ],
 )
-def test_an_app_that_starts_elsewhere_is_refused(
-    tmp_path: Path, change: tuple[bytes, bytes]
-) -> None:
+def test_an_app_starting_elsewhere_is_refused(tmp_path: Path, change: tuple[bytes, bytes]) -> None:
     assert change[0] in PROJECT
     with pytest.raises(DeploymentError, match=r"pyproject\.toml starts other code"):
         read(tmp_path, pack({**GOOD, "pyproject.toml": PROJECT.replace(*change)}))
@@ -239,9 +231,7 @@ def entry_of(**attributes: Any) -> zipfile.ZipInfo:
         entry_of(extra=b"\x75\x70\x04\x00evil"),
     ],
 )
-def test_an_entry_that_is_no_plain_file_is_refused_by_name(
-    tmp_path: Path, entry: zipfile.ZipInfo
-) -> None:
+def test_an_entry_not_a_plain_file_is_refused(tmp_path: Path, entry: zipfile.ZipInfo) -> None:
     assert read(tmp_path, packed(entry_of(external_attr=(stat.S_IFREG | 0o644) << 16), b"x"))
     with pytest.raises(DeploymentError, match=r"'client_app/x\.py' is "):
         read(tmp_path, packed(entry, b"../../elsewhere"))
@@ -256,9 +246,7 @@ def flagged(content: bytes, flags: int) -> bytes:
 
 
 @pytest.mark.parametrize(("flags", "word"), [(1, "is encrypted"), (8, "is packed in another way")])
-def test_what_is_encrypted_or_has_its_sizes_elsewhere_is_refused(
-    tmp_path: Path, flags: int, word: str
-) -> None:
+def test_encrypted_or_streamed_entries_are_refused(tmp_path: Path, flags: int, word: str) -> None:
     with pytest.raises(DeploymentError, match=word):
         read(tmp_path, flagged(pack(GOOD), flags))
 
@@ -298,17 +286,13 @@ def between(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("change", [other_name, other_time, before, behind, comment, between])
-def test_an_archive_with_two_lists_or_bytes_beside_its_files_is_refused(
-    tmp_path: Path, change: Callable[[bytes], bytes]
-) -> None:
+def test_ambiguous_archives_are_refused(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
     with pytest.raises(DeploymentError, match="is no app of Flower's"):
         read(tmp_path, change(pack(GOOD)))
 
 
 @pytest.mark.parametrize("says", [10, 10**5])
-def test_no_more_is_unpacked_than_an_archive_says(
-    tmp_path: Path, says: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unpacking_is_bounded(tmp_path: Path, says: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of 20 MB packed in 20 kB, of which the list says less, with the right checksum."""
     monkeypatch.setattr(bundles, "MAX_BYTES", 1_000_000)
     real = b"\0" * 20_000_000
@@ -380,9 +364,7 @@ def test_a_file_with_another_checksum_or_size_is_refused(tmp_path: Path, shift: 
 
 
 @pytest.mark.parametrize("path", ["/srv/a b/python", f"/{'x' * 115}/python"])
-def test_a_python_that_no_first_line_can_name_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+def test_bad_pythons_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     approved = read(tmp_path, pack(GOOD))
     monkeypatch.setattr(sys, "executable", path)
     with pytest.raises(DeploymentError, match="is too long a path, or has a blank"):
@@ -392,9 +374,7 @@ def test_a_python_that_no_first_line_can_name_is_refused(
     assert bundles.install(approved, tmp_path / "to").is_file()
 
 
-def test_an_app_may_be_50_megabytes_unpacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_apps_up_to_50_mb_are_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bundles.MAX_BYTES == 50_000_000
     monkeypatch.setattr(bundles, "MAX_BYTES", len(pack(GOOD)))
     assert read(tmp_path, pack(GOOD))
@@ -438,9 +418,7 @@ def test_an_app_that_is_there_is_written_anew(tmp_path: Path) -> None:
     assert os.access(tmp_path, os.W_OK)
 
 
-def test_an_installation_that_breaks_off_leaves_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_installation_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     approved = read(tmp_path, bundle(MODULE, "1"))
     bundles.install(approved, tmp_path / "to")
     before = sorted((tmp_path / "to" / "apps").rglob("*"))

@@ -36,10 +36,12 @@ def attack_answers(profile: Path) -> dict[int, bool]:
         run, server_round = divmod(number, int(str(RUN["rounds"])))
         terms = terms_with_test(**RUN, **{"run-id": f"run-{run}"})
         assert ask(profile, terms, server_round + 1).has_content()
-        model = wire.write_model({
-            "1.weight": np.array([[50.0, 0.0]], np.float32),  # of ages as -1 … 1
-            "1.bias": np.array([50.5 - age], np.float32),
-        })  # fmt: skip
+        model = wire.write_model(
+            {
+                "1.weight": np.array([[50.0, 0.0]], np.float32),  # of ages as -1 … 1
+                "1.bias": np.array([50.5 - age], np.float32),
+            }
+        )
         content = wire.write_instructions(terms, server_round + 1, model)
         reply = send({"profile": str(profile)}, wire.EVALUATE, content)
         if reply.has_content():
@@ -66,17 +68,13 @@ def labels_held_out(monkeypatch: pytest.MonkeyPatch) -> dict[int, bool]:
 
 
 @pytest.mark.parametrize("answers", [0, 8])
-def test_answers_show_fewer_labels_than_the_profile_has_answers(
-    tmp_path: Path, answers: int
-) -> None:
+def test_answers_show_fewer_labels_than_they_are(tmp_path: Path, answers: int) -> None:
     shown = attack_answers(site_of(tmp_path, answers))
     assert len(shown) < max(answers, 1)
     assert bool(shown) == bool(answers), "the attack sees what is answered"
 
 
-def test_with_answers_enough_every_label_is_shown(
-    tmp_path: Path, held_out: dict[int, bool]
-) -> None:
+def test_enough_answers_show_every_label(tmp_path: Path, held_out: dict[int, bool]) -> None:
     """The test of the attack: what a site that states so many answers gives away."""
     shown = attack_answers(site_of(tmp_path, 100))
     assert shown == held_out

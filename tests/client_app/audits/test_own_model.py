@@ -161,9 +161,7 @@ def test_the_bits_of_a_record_are_the_same_whether_its_batch_raised(network: obj
     assert torch.equal(sum_of(engine, x, y), sum_of(engine, x[:1], y[:1]))
 
 
-def test_a_row_that_fills_a_block_up_takes_nothing_from_its_record(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_row_filling_a_block_costs_its_record_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second block holds one record, and copies of the first, which raises."""
     engine = engine_of(checked)
     monkeypatch.setattr(engine.proof, "granule", lambda *_: 8)
@@ -186,9 +184,7 @@ def site_of(folder: Path, network: str, odd: bool, holdout: float = 0.0) -> Path
 
 @pytest.mark.parametrize("noise", ["records", "client"])
 @pytest.mark.parametrize("network", ["checked", "leaving", "Coded", "normed"])
-def test_a_deployed_site_answers_with_and_without_the_record(
-    tmp_path: Path, network: str, noise: str
-) -> None:
+def test_a_deployed_site_answers_either_way(tmp_path: Path, network: str, noise: str) -> None:
     """Thirty copies of it: a round of this site takes one of them but with chance 1e-10."""
     terms = terms_of(noise=noise, model=f"{__name__}:{network}", strategy="fedavg")
     for odd in (False, True):

@@ -75,17 +75,13 @@ def refuted(rule: str, training: Training) -> bool:
 
 
 @pytest.mark.parametrize("rule", some_slow(HONEST))
-def test_a_rule_with_a_third_of_the_noise_is_refuted(
-    monkeypatch: pytest.MonkeyPatch, rule: str
-) -> None:
+def test_a_third_of_the_noise_is_refuted(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     monkeypatch.setattr(dpsgd, "add_noise", noise_of(lambda _: 1 / 3))
     assert refuted(rule, default_training())
 
 
 @pytest.mark.parametrize("rule", some_slow(["fedrep", "dsu, global-magnitude"]))
-def test_a_head_without_noise_is_refuted_where_it_may_be_shown(
-    monkeypatch: pytest.MonkeyPatch, rule: str
-) -> None:
+def test_a_head_without_noise_is_refuted(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     monkeypatch.setattr(dpsgd, "add_noise", noise_of(lambda size: float(size > WIDTH + 1)))
     assert refuted(rule, default_training())
 
@@ -131,9 +127,7 @@ def test_the_support_of_an_honest_mask_shows_nothing(mask: str) -> None:
 
 @pytest.mark.parametrize("task", audit_neighbours.PRIORS, ids=["counts", "residuals"])
 @pytest.mark.parametrize("scale", [0.5, 1.0])
-def test_a_prior_is_refuted_with_half_its_noise_alone(
-    monkeypatch: pytest.MonkeyPatch, task: Task, scale: float
-) -> None:
+def test_priors_need_their_noise(monkeypatch: pytest.MonkeyPatch, task: Task, scale: float) -> None:
     monkeypatch.setattr(prior, "add_noise", noise_of(lambda _: scale))
     finding = attack_prior(task, default_training())
     assert finding.plan.epsilon == 4
@@ -142,9 +136,7 @@ def test_a_prior_is_refuted_with_half_its_noise_alone(
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.0])
-def test_a_histogram_of_scores_is_refuted_with_half_its_noise_alone(
-    monkeypatch: pytest.MonkeyPatch, scale: float
-) -> None:
+def test_half_a_histograms_noise_is_refuted(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
     monkeypatch.setattr(score_histogram, "add_noise", noise_of(lambda _: scale))
     finding = attack_scores(default_training())
     assert finding.plan.epsilon == 4
@@ -208,9 +200,7 @@ def test_a_record_outside_the_batch_shifts_the_body_by_exactly_0() -> None:
             assert shift_of_the_body(patch, noisy_head=True) == 0
 
 
-def test_without_noise_on_the_head_it_shifts_the_body_by_more_than_c(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_head_without_noise_shifts_the_body_beyond_c(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shift_of_the_body(monkeypatch, noisy_head=False) > 1
 
 

@@ -90,7 +90,7 @@ def test_the_report_agrees_with_opacus_prv(site, recorded: Path) -> None:
 
 
 @pytest.mark.parametrize("scale", [2 / 3, 0.98, 1.02, 1.5])
-def test_the_check_rejects_other_noise(site, tmp_path: Path, scale: float) -> None:
+def test_other_noise_refused(site, tmp_path: Path, scale: float) -> None:
     """Also 2 % of noise is seen, in the schedule that shows it most."""
     name = "many small batches"
     schedule, noise_multiplier = SCHEDULES[name]

@@ -77,9 +77,7 @@ def test_a_lost_release_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert released(tmp_path) == 0
 
 
-def test_a_used_up_site_declines_before_any_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_used_up_site_declines_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from client_app.training.trainer import Trainer
 
     profile, terms = make_site(tmp_path), terms_of(participations=1)

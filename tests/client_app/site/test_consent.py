@@ -63,9 +63,7 @@ def entries(profile: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_unapproved_run_reads_charges_and_discloses_nothing(
-    profile: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_unapproved_runs_wait(profile: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     def read(site: Site) -> None:
         pytest.fail("records were read")
 
@@ -214,9 +212,7 @@ def test_a_policy_that_declines_leaves_no_request(profile: Path) -> None:
         ("max-rounds = 2", "2027-01-01", False),
     ],
 )
-def test_a_standing_approval_ends_at_its_bounds(
-    tmp_path: Path, bounds: str, today: str, stands: bool
-) -> None:
+def test_bounded_standing_approval(tmp_path: Path, bounds: str, today: str, stands: bool) -> None:
     profile = Profile.load(make_site(tmp_path, more=f"[standing]\n{bounds}"))
     assert consent.is_standing(profile, terms_of(), date.fromisoformat(today)) is stands
 
@@ -227,9 +223,7 @@ def test_beyond_its_bounds_a_run_waits(tmp_path: Path) -> None:
     assert ask(profile, terms_of(rounds=2)).has_content()
 
 
-def test_a_flood_of_runs_leaves_a_bounded_file_and_displaces_no_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flood_of_runs_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is still asked for keeps its place and its number; the oldest other makes room."""
     assert inbox.MOST_RUNS == 20 and inbox.STALE.total_seconds() == 3600, "as the docs say"
     ledger, clock = tmp_path / "ledger.sqlite", datetime(2026, 1, 1, tzinfo=UTC)
@@ -311,9 +305,7 @@ def test_what_operators_read_is_one_bounded_printable_line(text: str) -> None:
             terms_of(**{key: text})
 
 
-def test_the_app_is_known_by_its_bundle_where_it_is_pinned_and_else_by_its_files(
-    tmp_path: Path,
-) -> None:
+def test_a_pinned_app_is_known_by_its_bundle_others_by_their_files(tmp_path: Path) -> None:
     pinned, loose = tmp_path / "apps" / ("a1" * 32), tmp_path / "loose"
     assert is_pinned(pinned) and app_digest(pinned) == "a1" * 32
     digests = set()
@@ -332,9 +324,7 @@ def test_the_app_is_known_by_its_bundle_where_it_is_pinned_and_else_by_its_files
      ("hdpfl_flower/data/schemas/heart.toml", True), ("server_app/x.so", True),
      ("client_app/__pycache__/app.pyc", False), ("docs/x.py", False)],
 )  # fmt: skip
-def test_the_digest_of_an_app_is_of_every_file_of_its_packages(
-    tmp_path: Path, name: str, counts: bool
-) -> None:
+def test_an_apps_digest_covers_every_file(tmp_path: Path, name: str, counts: bool) -> None:
     """Its bytes and its name, in whatever folder and of whatever ending."""
     digests = set()
     for number, (written, content) in enumerate(
@@ -371,9 +361,7 @@ OWN, OTHER = (f"SHA256:{letter * 43}" for letter in "AB")
 
 @pytest.mark.parametrize("kind", [wire.JOIN, wire.TRAIN])
 @pytest.mark.parametrize("sites", ["", OTHER])
-def test_a_run_that_does_not_name_this_node_is_declined_without_a_request(
-    profile: Path, kind: str, sites: str
-) -> None:
+def test_a_run_for_other_nodes_leaves_no_request(profile: Path, kind: str, sites: str) -> None:
     """As by a coordinator that means other sites: the same code as to any term forbidden here."""
     profile.write_text(profile.read_text() + f'[policy]\nonly-named = "{OWN}"\n')
     reply = ask(profile, terms_of(sites=sites, **{"min-sites": 1}), kind=kind)

@@ -125,9 +125,7 @@ def test_a_willing_site_takes_part_in_every_mode(tmp_path: Path, noise: str, str
 
 
 @pytest.mark.parametrize(("name", "noise", "strategy"), CASES)
-def test_what_the_site_forbids_is_declined_and_nothing_is_released(
-    tmp_path: Path, name: str, noise: str, strategy: str
-) -> None:
+def test_the_forbidden_is_declined(tmp_path: Path, name: str, noise: str, strategy: str) -> None:
     guard, profile = GUARDS[name], willing(tmp_path)
     guard.setup(profile)
     asked = terms_in(noise, strategy, **guard.asks)
@@ -139,9 +137,7 @@ def test_what_the_site_forbids_is_declined_and_nothing_is_released(
 
 
 @pytest.mark.parametrize(("noise", "strategy"), MODES)
-def test_a_model_above_the_payload_bound_is_refused(
-    tmp_path: Path, noise: str, strategy: str
-) -> None:
+def test_a_model_above_the_bound_is_refused(tmp_path: Path, noise: str, strategy: str) -> None:
     profile = willing(tmp_path)
     allow("max-payload-mb = 0.00001")(profile)
     assert code_of(ask(profile, terms_in(noise, strategy))) in (wire.DECLINED, wire.FAILED)
@@ -149,9 +145,7 @@ def test_a_model_above_the_payload_bound_is_refused(
 
 
 @pytest.mark.parametrize(("noise", "strategy"), MODES)
-def test_metrics_leave_only_where_they_are_disclosed(
-    tmp_path: Path, noise: str, strategy: str
-) -> None:
+def test_metrics_leave_only_where_disclosed(tmp_path: Path, noise: str, strategy: str) -> None:
     closed, terms = willing(tmp_path / "closed", holdout=0.5), terms_in(noise, strategy)
     terms = terms.updated(evaluation="sites")
     assert ask(closed, terms).has_content()
@@ -164,18 +158,14 @@ def test_metrics_leave_only_where_they_are_disclosed(
 
 
 @pytest.mark.parametrize(("noise", "strategy"), MODES)
-def test_a_site_that_joins_tells_nothing_undisclosed(
-    tmp_path: Path, noise: str, strategy: str
-) -> None:
+def test_a_joining_site_tells_no_secret(tmp_path: Path, noise: str, strategy: str) -> None:
     reply = ask(willing(tmp_path), terms_in(noise, strategy), 0, wire.JOIN)
     assert reply.has_content(), reply.error
     assert wire.read_site(reply.content) == {}
 
 
 @pytest.mark.parametrize(("noise", "strategy"), MODES)
-def test_one_request_gets_one_payload_and_a_round_no_second_one(
-    tmp_path: Path, noise: str, strategy: str
-) -> None:
+def test_a_round_gets_one_payload(tmp_path: Path, noise: str, strategy: str) -> None:
     profile = willing(tmp_path)
     one, again = (ask(profile, terms_in(noise, strategy)) for _ in range(2))
     np.testing.assert_array_equal(
@@ -188,9 +178,7 @@ def test_one_request_gets_one_payload_and_a_round_no_second_one(
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("noise", ["records", "client"])
-def test_a_round_that_is_not_paid_for_is_declined(
-    tmp_path: Path, noise: str, strategy: str
-) -> None:
+def test_an_unpaid_round_is_declined(tmp_path: Path, noise: str, strategy: str) -> None:
     profile = willing(tmp_path)
     assert code_of(ask(profile, terms_in(noise, strategy), 4)) == wire.DECLINED
     assert kinds(tmp_path) == {}
@@ -200,9 +188,7 @@ def test_a_round_that_is_not_paid_for_is_declined(
 @pytest.mark.parametrize(
     ("before", "after"), [pair for pair in itertools.permutations(NOISES, 2) if pair[0] != "server"]
 )
-def test_a_charged_run_does_not_change_who_adds_the_noise(
-    tmp_path: Path, before: str, after: str, strategy: str
-) -> None:
+def test_a_charged_run_keeps_noise(tmp_path: Path, before: str, after: str, strategy: str) -> None:
     profile = willing(tmp_path)
     assert ask(profile, terms_in(before, strategy)).has_content()
     assert code_of(ask(profile, terms_in(after, strategy), 2)) == wire.DECLINED

@@ -47,9 +47,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_model_above_the_policy_is_built_on_meta_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+def test_large_models_stay_meta(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     devices: list[str] = []
     named = models._named
 
@@ -153,9 +151,7 @@ LONG: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", LONG)
-def test_what_exceeds_a_limit_of_the_terms_fails_in_one_line(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
-) -> None:
+def test_limits_of_terms_hold(tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str) -> None:
     profile = make_site(tmp_path)
     before = (tmp_path / "ledger.sqlite").read_bytes()
     content = wire.write_instructions(terms_of(), 1, model_of(terms_of()))
@@ -187,9 +183,7 @@ def test_a_message_above_the_policy_is_declined_before_a_byte_of_it_is_read(
     assert not read
 
 
-def test_a_message_has_so_many_arrays_and_short_names_before_any_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_array_counts_and_names_are_bounded_before_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     def named(name: str = "a", dtype: str = "float32", shape: tuple[int, ...] = (0,),
               stype: str = "numpy.ndarray") -> ArrayRecord:  # fmt: skip
         return ArrayRecord({name: Array(dtype, shape, stype, b"")})

@@ -50,18 +50,16 @@ def holding_out(folder: Path) -> Path:
 ASKED: dict[str, tuple[Callable[[Path], Path], str, RecordDict]] = {
     "an update": (make_site, wire.TRAIN, request()),
     "a choice": (make_site, wire.TRAIN, choice()),
-    "a personal model": (
-        make_site, wire.TRAIN, request(**PERSONAL)
-    ),
+    "a personal model": (make_site, wire.TRAIN, request(**PERSONAL)),
     "a private personal model": (
-        make_site, wire.TRAIN, request(**{**PERSONAL, "second": "private"})
+        make_site,
+        wire.TRAIN,
+        request(**{**PERSONAL, "second": "private"}),
     ),
     "a client's noise": (noising, wire.TRAIN, request(noise="client", strategy="fedhdp")),
-    "the server's noise": (
-        trusting, wire.TRAIN, request(**SERVER, **{"second": "kept pull=0.1"})
-    ),
+    "the server's noise": (trusting, wire.TRAIN, request(**SERVER, **{"second": "kept pull=0.1"})),
     "metrics": (holding_out, wire.EVALUATE, request(evaluation="sites")),
-}  # fmt: skip
+}
 """What a server asks for: the site, the message's type and its content."""
 
 
@@ -77,10 +75,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    for name, function in {
-        "task": datasets.task_for,
-        "records": site_data.read_site_data,
-    }.items():
+    for name, function in {"task": datasets.task_for, "records": site_data.read_site_data}.items():
         wrapped = counted(name, function)
         for module in list(sys.modules.values()):
             for attribute, value in list(vars(module).items()):
@@ -102,9 +97,7 @@ def test_one_message_opens_everything_once(tmp_path: Path, calls: Counter[str], 
     assert calls == {"profile": 1, "task": 1, "records": 1, "ledger": 1}
 
 
-def test_a_choice_is_made_and_a_personal_model_trained_in_the_cases_above(
-    tmp_path: Path,
-) -> None:
+def test_the_cases_above_choose_and_train_a_personal_model(tmp_path: Path) -> None:
     """The count above would prove nothing of work that was not done."""
     for case, kept in (("a choice", 0), ("a personal model", 1), ("a private personal model", 1)):
         make, kind, content = ASKED[case]
@@ -114,9 +107,7 @@ def test_a_choice_is_made_and_a_personal_model_trained_in_the_cases_above(
         assert len(list(folder.glob("state/personal*"))) == kept
 
 
-def test_a_refusal_parses_the_profile_once_and_reads_no_record(
-    tmp_path: Path, calls: Counter[str]
-) -> None:
+def test_a_refusal_parses_once_reads_no_record(tmp_path: Path, calls: Counter[str]) -> None:
     """The round is none of the plan's: the site declines, and counts that beside its ledger."""
     config = {"profile": str(make_site(tmp_path))}
     terms = terms_of()

@@ -101,9 +101,7 @@ def make_folder(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [damage, make_folder])
-def test_a_count_that_cannot_be_kept_costs_no_reply(
-    tmp_path: Path, spoil: Callable[[Path], None]
-) -> None:
+def test_a_lost_count_costs_no_reply(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
     profile = make_site(tmp_path)
     spoil(refusals_path(tmp_path / LEDGER))
     assert ask(profile, terms_of(rounds=5000)).error.code == wire.DECLINED
@@ -112,9 +110,7 @@ def test_a_count_that_cannot_be_kept_costs_no_reply(
         read_refusals(tmp_path / LEDGER)
 
 
-def test_whatever_counting_raises_stays_inside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_counting_stay_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         pytest.fail("PATIENT-123")  # no Exception either: it passes any narrower net
 

@@ -109,9 +109,7 @@ def metadata(reply: Message) -> bytes:
 
 
 @pytest.mark.parametrize("error", ENDS)
-def test_what_a_reply_bears_is_a_constant_whatever_the_work_took(
-    tmp_path: Path, clock: Clock, error: BaseException | None
-) -> None:
+def test_replies_bear_a_constant(tmp_path: Path, clock: Clock, error: BaseException | None) -> None:
     """Flower's own stamp is that of the moment at which a message is built; ttl follows from it."""
     profile, seen = site_with(tmp_path), []
     for work in (0.0, 0.011, 1.96, 29.9):
@@ -130,9 +128,7 @@ def reply_after_a_reply(clock: Clock, profile: Path) -> Message:
 
 
 @pytest.mark.parametrize("late", [0.0, 0.004])
-def test_a_sleep_that_ends_late_is_not_to_be_seen_in_the_reply(
-    tmp_path: Path, clock: Clock, late: float
-) -> None:
+def test_a_late_sleep_is_not_seen_in_the_reply(tmp_path: Path, clock: Clock, late: float) -> None:
     """A busy machine wakes a little late; how busy it is may follow from what it did before."""
     clock.early = -late
     assert (
@@ -167,9 +163,7 @@ def test_a_refusal_because_waiting_or_building_failed_is_held_back_as_well(
     assert reply.metadata.created_at == EPOCH + 1000.0 + AFTER
 
 
-def test_a_profile_that_goes_away_during_the_work_does_not_end_the_wait(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_a_profile_gone_during_the_work_ends_no_wait(tmp_path: Path, clock: Clock) -> None:
     profile = site_with(tmp_path)
 
     def handler(_: Site, __: wire.Instructions) -> RecordDict:
@@ -181,9 +175,7 @@ def test_a_profile_that_goes_away_during_the_work_does_not_end_the_wait(
     assert clock.now - 1000.0 == pytest.approx(AFTER)
 
 
-def test_a_wait_longer_than_the_system_can_sleep_is_one_of_many_sleeps(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_waits_split_up(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     def sleep(seconds: float) -> None:
         if seconds > 1e5:
             raise OverflowError("timestamp too large to convert to C PyTime_t")
@@ -195,9 +187,7 @@ def test_a_wait_longer_than_the_system_can_sleep_is_one_of_many_sleeps(
 
 
 @pytest.mark.parametrize("line", ["", "reply-after = 0"])
-def test_without_it_a_reply_bears_what_flower_writes(
-    tmp_path: Path, clock: Clock, line: str
-) -> None:
+def test_without_it_a_reply_bears_flowers_time(tmp_path: Path, clock: Clock, line: str) -> None:
     before = time.time()
     reply = reply_after(clock, site_with(tmp_path, line), 7.0)
     assert before <= reply.metadata.created_at <= time.time()
@@ -229,9 +219,7 @@ def test_work_in_time_says_nothing(
 
 
 @pytest.mark.parametrize("line", ["", "reply-after = 0"])
-def test_without_it_a_reply_leaves_when_it_is_ready(
-    tmp_path: Path, clock: Clock, line: str
-) -> None:
+def test_without_it_a_ready_reply_leaves(tmp_path: Path, clock: Clock, line: str) -> None:
     assert seconds(clock, site_with(tmp_path, line), 7.0) == pytest.approx(7.0)
 
 
@@ -257,9 +245,7 @@ def test_a_node_without_a_profile_does_not_wait(clock: Clock) -> None:
     assert clock.now == before
 
 
-def test_a_true_round_takes_its_time_by_a_true_clock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_real_round_takes_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short, to be quick: whole multiples pass, however slow this machine is."""
     came: list[timing.Arrival] = []
     arrival = timing.arrival

@@ -60,9 +60,7 @@ def test_a_looser_delta_than_the_sites_own_is_declined(tmp_path: Path) -> None:
     assert reply.error.code == wire.DECLINED
 
 
-def test_a_trusting_site_sends_a_clipped_update_that_its_own_epsilon_does_not_cover(
-    tmp_path: Path,
-) -> None:
+def test_a_trusting_site_sends_a_clipped_update_beyond_its_epsilon(tmp_path: Path) -> None:
     profile = trusting(tmp_path)
     update = update_of(ask(profile, terms_of(**SERVER, **{"clip-norm": 0.01})))
     assert np.linalg.norm(update) == pytest.approx(0.01, rel=1e-5)
@@ -94,9 +92,9 @@ def test_a_client_that_noises_itself_is_charged_whole(tmp_path: Path) -> None:
 
 def test_the_plan_of_a_client_that_noises_itself_claims_no_sampling() -> None:
     budget = {"epsilon": 2.0, "delta": 1e-5}
-    profile = Profile.parse({
-        "budget": budget, "run": budget, "training": {"batch-size": 5, "declared-records": 100},
-    })  # fmt: skip
+    profile = Profile.parse(
+        {"budget": budget, "run": budget, "training": {"batch-size": 5, "declared-records": 100}}
+    )
     terms = RunConfig.parse({"noise": "client", "rounds": 7, "fraction": 0.1}).terms
     plan = make_plan(profile, terms)
     assert plan.steps == (Steps(1.0, 1),) * 7
@@ -189,9 +187,7 @@ def test_a_site_that_opted_out_reports_no_privacy_of_a_trusted_servers_runs(tmp_
     assert (facts["clipped-updates-released"], facts["clipped-updates-opted-out"]) == (1, 1)
 
 
-def test_an_epsilon_changed_in_mid_run_sends_nothing_more_to_a_server_that_was_told_another(
-    tmp_path: Path,
-) -> None:
+def test_an_epsilon_changed_in_mid_run_ends_a_run_that_disclosed_it(tmp_path: Path) -> None:
     """It would go into the models without noise; what was sent is sent again, and no more."""
     profile = opted_out(tmp_path)
     first = update_of(ask(profile, terms_of(**SERVER), 1))
@@ -207,9 +203,7 @@ def test_an_epsilon_changed_in_mid_run_sends_nothing_more_to_a_server_that_was_t
 
 
 @pytest.mark.parametrize("noise", ["records", "client"])
-def test_an_epsilon_changed_in_mid_run_leaves_a_charged_run_as_it_was_paid(
-    tmp_path: Path, noise: str
-) -> None:
+def test_an_epsilon_changed_in_mid_run_leaves_a_paid_run(tmp_path: Path, noise: str) -> None:
     profile, terms = noising(tmp_path), terms_of(noise=noise, strategy="fedhdp")
     assert ask(profile, terms, 1).has_content()
     for epsilon in ("inf", "0.01"):
@@ -225,12 +219,9 @@ def test_an_epsilon_changed_in_mid_run_leaves_a_charged_run_as_it_was_paid(
 
 
 @pytest.mark.parametrize(
-    ("noise", "words"),
-    [("server", "WITHOUT noise"), ("client", "no sampling is claimed")],
+    ("noise", "words"), [("server", "WITHOUT noise"), ("client", "no sampling is claimed")]
 )
-def test_the_plan_command_says_what_a_client_level_run_costs(
-    tmp_path: Path, noise: str, words: str
-) -> None:
+def test_plan_shows_the_cost_of_client_level_runs(tmp_path: Path, noise: str, words: str) -> None:
     from typer.testing import CliRunner
 
     from client_app.commands import app
@@ -246,9 +237,7 @@ def test_the_plan_command_says_what_a_client_level_run_costs(
 
 
 @pytest.mark.parametrize("noise", ["server", "client"])
-def test_the_plan_command_says_that_an_opted_out_site_has_no_privacy(
-    tmp_path: Path, noise: str
-) -> None:
+def test_plan_shows_no_privacy_for_an_opted_out_site(tmp_path: Path, noise: str) -> None:
     profile, run = Profile.load(opted_out(tmp_path)), terms_of(**{**SERVER, "noise": noise})
     lines = client_level_lines(profile, run)
     assert "this run has no privacy" in lines[-1]

@@ -60,8 +60,9 @@ def test_an_update_has_the_bits_of_the_slow_loop(spec: str, name: str) -> None:
     assert np.any(found)
     np.testing.assert_array_equal(found, expected)
     assert (fast.noise.position, fast.sampling.position) == (
-        slow.noise.position, slow.sampling.position
-    )  # fmt: skip
+        slow.noise.position,
+        slow.sampling.position,
+    )
 
 
 def test_the_softmax_residual_has_the_bits_of_its_formula() -> None:
@@ -120,9 +121,7 @@ def test_the_networks_of_this_package_draw_nothing(spec: str) -> None:
     assert not make_engine("vmap", spec, TASKS["classes"]).draws
 
 
-def test_torchs_generator_is_left_alone_where_nothing_draws(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_torchs_generator_is_left_alone_without_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, start = make_engine("linear", "logreg", TABLE), start_of("logreg", TABLE)
     settle(engine, 10.0, 1000)  # the proof of rows forks it
 

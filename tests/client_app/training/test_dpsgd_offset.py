@@ -207,9 +207,7 @@ DECLINES: dict[str, tuple[str, dict[str, Any], str, int]] = {
 
 
 @pytest.mark.parametrize("case", DECLINES)
-def test_what_cannot_follow_an_offset_is_declined_before_a_release(
-    tmp_path: Path, case: str
-) -> None:
+def test_work_beside_an_offset_is_declined_before_a_release(tmp_path: Path, case: str) -> None:
     more, keys, kind, code = DECLINES[case]
     trusts = "trust-server = true\n" if keys.get("noise") == "server" else ""
     profile = make_site(tmp_path, disclose="['metrics']", holdout=0.2, more=more)

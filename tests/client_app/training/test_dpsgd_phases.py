@@ -234,9 +234,7 @@ def test_a_pull_moves_no_coordinate_outside_the_mask_or_the_phase() -> None:
 
 
 @pytest.mark.parametrize("phases", [(Phase(4, BODY),), (Phase(3, HEAD), Phase(3, BODY))])
-def test_phases_of_other_steps_than_the_plan_pays_for_are_refused(
-    phases: tuple[Phase, ...],
-) -> None:
+def test_phases_of_unpaid_steps_are_refused(phases: tuple[Phase, ...]) -> None:
     with pytest.raises(TermsError, match="other steps than its plan"):
         update_of(plan_of(steps=5), phases)
 

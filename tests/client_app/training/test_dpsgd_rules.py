@@ -30,9 +30,7 @@ HERE = np.zeros(3, np.float32)
     ("strength", "rate", "share"),
     [(0.0, 0.1, 0.0), (0.5, 0.25, 0.125), (1.5, 0.5, 0.75), (4.0, 0.25, 1.0), (0.25, 4.0, 1.0)],
 )
-def test_the_share_of_a_step_is_lambda_times_the_rate_and_1_at_most(
-    strength: float, rate: float, share: float
-) -> None:
+def test_a_steps_share_is_lambda_times_rate(strength: float, rate: float, share: float) -> None:
     assert pull_share((strength, HERE), rate) == share
     assert pull_share(None, rate) == 0.0
 
@@ -84,9 +82,7 @@ def test_a_round_starts_at_the_model_that_came_whatever_the_engine_was_left_at()
     [(0.3, 1), (1, 1), (1.99, 1), (2, 2), (3.99, 2), (4, 4), (5, 4), (8, 4), (16, 4), (63.9, 4),
      (64, 8), (127, 8), (128, 16), (255, 16), (1000, 64), (1024, 128)],
 )  # fmt: skip
-def test_a_granule_is_the_power_of_two_up_to_an_eighth_and_at_least_4(
-    divisor: float, granule: int
-) -> None:
+def test_a_granule_is_a_power_of_two_and_at_least_4(divisor: float, granule: int) -> None:
     assert granule_of(divisor) == granule
 
 

@@ -184,9 +184,7 @@ def test_a_site_may_name_the_engine(spec: str, name: str) -> None:
         ("mlp:32", "jax"),
     ],
 )
-def test_a_named_engine_that_cannot_train_the_model_is_refused_by_name(
-    spec: str, name: str
-) -> None:
+def test_a_named_engine_unfit_for_the_model_is_refused_by_name(spec: str, name: str) -> None:
     with pytest.raises(ModelError, match=f"engine '{name}' cannot train model '{spec}' .*'auto'"):
         engine_for(spec, TASK, name, "cpu")
 
@@ -447,9 +445,7 @@ def unsplittable(task: Task) -> nn.Module:
         ("unsplittable", r"record by record; replace .* Its layers: Gated, GRU, Linear"),
     ],
 )
-def test_a_model_that_would_learn_nothing_is_refused_with_cause_and_remedy(
-    name: str, reason: str
-) -> None:
+def test_an_unlearning_model_is_refused_with_cause_and_remedy(name: str, reason: str) -> None:
     with pytest.raises(ModelError, match=reason):
         engine_for(f"{__name__}:{name}", TASK, "auto", "cpu")
 
@@ -477,6 +473,6 @@ def test_a_lack_of_memory_is_no_model_that_cannot_be_split(monkeypatch: pytest.M
 def test_a_record_costs_its_products_and_convolutions() -> None:
     images = Task.classification((1, 28, 28), 10)
     assert engine_for("mlp:32", images, "auto", "cpu").operations == 2 * 32 * (784 + 10)
-    assert _check_outputs(nn.Sequential(
-        nn.Conv2d(1, 4, 5), nn.Flatten(), nn.Linear(4 * 24 * 24, 10)
-    ), "", images) == 2 * (4 * 24 * 24 * 25 + 4 * 24 * 24 * 10)  # fmt: skip
+    assert _check_outputs(
+        nn.Sequential(nn.Conv2d(1, 4, 5), nn.Flatten(), nn.Linear(4 * 24 * 24, 10)), "", images
+    ) == 2 * (4 * 24 * 24 * 25 + 4 * 24 * 24 * 10)

@@ -68,9 +68,7 @@ def test_a_part_has_the_sum_of_its_own_clipped_gradients(spec: str, name: str, t
 
 
 @pytest.mark.parametrize(("spec", "name"), PARTED)
-def test_one_record_moves_the_sum_of_a_part_by_no_more_than_the_clip_norm(
-    spec: str, name: str
-) -> None:
+def test_one_record_moves_a_parts_sum_by_the_clip_norm_at_most(spec: str, name: str) -> None:
     engine = make_engine(name, spec, TASKS["classes"])
     x, y, _ = reference(spec, engine.task, 5)
     for place in places_of(engine).values():

@@ -121,9 +121,7 @@ def test_costly_records_are_computed_one_by_one(operations: int) -> None:
     assert counts == [1 if alone else 8]
 
 
-def test_where_nobody_settled_rows_their_gradients_take_256_mb_at_most(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unsettled_rows_take_256_mb_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """2²⁶ float32; but four rows at least, and no more than 256."""
 
     def wanted(width: int) -> tuple[int, int]:
@@ -150,9 +148,7 @@ def test_rows_are_placed_at_multiples_of_64_bytes(offset: int) -> None:
 # Trials.
 
 
-def test_a_trial_sees_its_parameters_and_rows_and_leaves_no_trace(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_trial_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     pools: list[object] = []
     monkeypatch.setattr(engines, "pool", lambda *given: pools.append(given) or rows.pool(*given))
     model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5), nn.Linear(3, 1), nn.Dropout(0.25))
@@ -229,9 +225,7 @@ def test_a_parameter_that_is_not_trained_is_in_no_gradient(made: type[Engine]) -
 
 @pytest.mark.parametrize("made", [LinearEngine, VmapEngine, OpacusEngine])
 @pytest.mark.parametrize("shape", [(3,), (1, 3), (3, 2, 2)])
-def test_the_parts_of_a_row_are_its_outputs_its_gradient_and_its_norm(
-    made: type[Engine], shape: tuple[int, ...]
-) -> None:
+def test_a_rows_parts_are_as_computed(made: type[Engine], shape: tuple[int, ...]) -> None:
     """Of (w·x + b − y)²/2 the residual is r = w·x + b − y, the squared norm r²·(‖x‖² + 1)."""
     task = Task.regression(shape)
     engine = made(nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 1)), task, CPU)
@@ -278,9 +272,7 @@ def test_the_factor_is_c_over_the_norm_and_1_at_most() -> None:
     assert clip_factor(squares, 2, math.inf)[1].tolist() == [1.0, 1.0] + [0.0] * 8
 
 
-def test_no_more_than_1024_squares_are_added_one_after_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_at_most_1024_squares_are_added_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the error of a norm is computed from; and all squares are added, once."""
     norm, widths = torch.linalg.vector_norm, []
 

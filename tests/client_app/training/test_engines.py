@@ -149,9 +149,7 @@ def check_not_finite_adds_nothing(engine: Engine, kinds: list[str], seed: int) -
 @pytest.mark.parametrize("thorough", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("spec", ENGINES_OF)
-def test_one_record_moves_the_sum_by_no_more_than_the_clip_norm(
-    spec: str, task: str, thorough: bool
-) -> None:
+def test_one_record_moves_the_sum_by_c_at_most(spec: str, task: str, thorough: bool) -> None:
     """The quick half has the batches with a record of every kind, which take the most time."""
     examples = EXAMPLES.get(spec, 40) if thorough else 3
     made = [make_engine(name, spec, TASKS[task]) for name in ENGINES_OF[spec]]

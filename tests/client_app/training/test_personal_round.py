@@ -36,8 +36,6 @@ from tests.client_app.messages import config_of, make_site, send
 from tests.client_app.training.parted_site import PARTED, SITES, PartedSite, parted
 
 FALSE_ALARM = 1e-6
-MASKED = [case for case in PARTED if case.startswith("dsu")]
-WITH_OWN_PART = [case for case in PARTED if not case.startswith("ppsgd")]
 STRICT = {"epsilons": "0.02"}
 """Noise beside which no gradient is seen."""
 
@@ -167,9 +165,7 @@ def shared_steps(site: PartedSite) -> int:
 
 
 @pytest.mark.parametrize("case", PARTED)
-def test_every_coordinate_that_is_sent_has_the_noise_of_its_steps(
-    tmp_path: Path, case: str
-) -> None:
+def test_every_sent_coordinate_has_the_noise_of_its_steps(tmp_path: Path, case: str) -> None:
     site = parted(tmp_path, case, **STRICT)
     if case == "dsu":
         site.ask(1)
@@ -256,9 +252,7 @@ def test_a_mask_beside_joint_steps_leaves_the_own_part_as_it_is(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("case", PARTED)
-def test_a_message_that_is_answered_again_leaves_the_part_as_it_is(
-    tmp_path: Path, case: str
-) -> None:
+def test_a_repeated_answer_leaves_the_part(tmp_path: Path, case: str) -> None:
     site = parted(tmp_path, case)
     _, second = site.ask(1), site.ask(2)
     state = site.path.read_bytes()
@@ -266,9 +260,7 @@ def test_a_message_that_is_answered_again_leaves_the_part_as_it_is(
     assert site.path.read_bytes() == state
 
 
-def test_a_part_that_was_not_stored_is_made_again_in_a_simulation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_simulations_remake_unstored_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, broken = parted(tmp_path / "a", "fedrep"), parted(tmp_path / "b", "fedrep")
     for number in (1, 2):
         whole.ask(number)
@@ -293,9 +285,7 @@ def real(profile: Path, terms: RunTerms, server_round: int = 1) -> Any:
     )
 
 
-def test_nothing_of_a_round_is_saved_before_its_release_is_sealed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_is_saved_after_its_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The part would hold what no ledger knows of, and the next round would show it."""
     profile, terms = make_site(tmp_path), config_of(**PARTED_MODEL).terms
     path = kept_state_path(tmp_path / "state", terms)
@@ -329,9 +319,7 @@ def test_a_real_site_answers_again_with_the_same_bytes_and_the_same_part(tmp_pat
     assert oct(path.parent.stat().st_mode)[-3:] == "700"
 
 
-def test_a_real_site_that_died_before_the_part_was_stored_trains_nothing_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_real_site_remakes_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile, terms = make_site(tmp_path), config_of(**PARTED_MODEL).terms
     path = kept_state_path(tmp_path / "state", terms)
     with dying(monkeypatch, "client_app.work.base.save_state"):
@@ -365,9 +353,7 @@ def test_what_a_site_cannot_do_is_declined_before_anything_is_charged(
     assert account.spent() == (0.0, 0.0)
 
 
-def test_a_part_of_another_model_is_refused_by_its_path(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_models_part_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     site = parted(tmp_path, "fedper")
     site.ask(1)
     site.path.write_bytes(_of_another_size(site.path))

@@ -80,9 +80,7 @@ def test_choice_and_update_are_two_releases_and_a_replay_gives_the_same(tmp_path
     np.testing.assert_array_equal(wire.read_update(again.content, SIZE, with_choice=True), update)
 
 
-def test_the_model_that_was_chosen_is_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_chosen_model_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without noise the better model is chosen, and its update is that of a message with it."""
     monkeypatch.setattr(choice, "selection_noise_std", lambda *_: 0.0)
     monkeypatch.setattr(
@@ -135,9 +133,7 @@ def test_a_choice_that_nothing_pays_for_is_declined(tmp_path: Path, more: dict[s
     assert releases(profile) == []
 
 
-def test_counts_are_of_all_records_and_the_noise_is_the_plans(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_have_the_plans_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[list[int], float]] = []
 
     def note(correct: np.ndarray, noise_std: float, _: object) -> int:

@@ -140,9 +140,7 @@ def cleveland(tmp_path_factory: pytest.TempPathFactory) -> tuple[Task, Records]:
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("close", [3, 8])
-def test_one_record_moves_a_count_by_one_under_hostile_weights(
-    cleveland: tuple[Task, Records], close: int
-) -> None:
+def test_a_record_moves_a_count_by_one(cleveland: tuple[Task, Records], close: int) -> None:
     """In blocks of their own size it moved them by 3, some up and some down."""
     task, records = cleveland
     count = len(records)

@@ -166,9 +166,7 @@ SCALES = (1e-30, 1e-8, 1.0, 1e3, 1e10, 1e19, 1e30, np.nan, np.inf, -np.inf)
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("task", TASKS)
-def test_a_record_adds_no_more_than_its_clients_clip_norm_whatever_its_values(
-    spec: str, task: str
-) -> None:
+def test_a_hostile_record_adds_its_clients_clip_norm_at_most(spec: str, task: str) -> None:
     """One record a client and every client its own C: beside clients with records of any values."""
     some, jobs = TASKS[task], []
     for number, scale in enumerate((*SCALES, *SCALES)):

@@ -92,9 +92,7 @@ def largest_move(folder: Path, own: str, schema: str, holdout: float = 0.0) -> f
     ("own", "named"), [*itertools.product(["", "ward", "patient"], repeat=2)], ids=str
 )
 @pytest.mark.parametrize("holdout", [0.0, 0.4])
-def test_a_unit_moves_the_sum_by_one_clip_norm_or_the_site_declines(
-    tmp_path: Path, own: str, named: str, holdout: float
-) -> None:
+def test_a_unit_moves_the_sum_by_c(tmp_path: Path, own: str, named: str, holdout: float) -> None:
     moved = largest_move(tmp_path, own, with_id(named), holdout)
     assert (moved is not None) == (own == named)
     assert moved is None or moved <= ONE_UNIT
@@ -112,9 +110,7 @@ def test_the_id_that_a_site_does_not_name_would_move_it_by_two(tmp_path: Path) -
 
 @pytest.mark.parametrize("order", ["first", "last by age"])
 @pytest.mark.parametrize("most", [2, 3])
-def test_the_rows_of_a_patient_together_move_the_sum_by_one_clip_norm(
-    tmp_path: Path, most: int, order: str
-) -> None:
+def test_a_patients_rows_move_the_sum_by_c(tmp_path: Path, most: int, order: str) -> None:
     """From the table to the sum: rows that pull one way, and cells that cannot be read."""
     path = site_with(tmp_path, "patient", holdout=0.2)
     change(path, 'id = "patient"', f'id = "patient"\nrecords-per-unit = {most}\nrow = "{order}"')

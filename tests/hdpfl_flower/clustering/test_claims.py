@@ -11,13 +11,7 @@ from scipy import stats
 
 from hdpfl_flower.clustering.by_direction import cluster_by_direction
 from hdpfl_flower.clustering.claims import judged
-from hdpfl_flower.clustering.clusters import (
-    LABEL_SKEW,
-    ONE,
-    SEVERAL,
-    UNCHECKED,
-    Clusters,
-)
+from hdpfl_flower.clustering.clusters import LABEL_SKEW, ONE, SEVERAL, UNCHECKED, Clusters
 from hdpfl_flower.clustering.label_skew import HeadMeans, explained_pairs
 from hdpfl_flower.clustering.noise_mixture import cluster_by_noise, fit_clusters
 from hdpfl_flower.clustering.one_cluster import is_one_cluster
@@ -77,9 +71,7 @@ def by_labels(name: str, seed: int) -> Updates:
 
 @pytest.mark.parametrize("by_direction", [False, True])
 @pytest.mark.parametrize("name", LABELS)
-def test_clients_that_differ_by_their_labels_alone_are_no_clusters(
-    name: str, by_direction: bool
-) -> None:
+def test_different_labels_alone_are_no_clusters(name: str, by_direction: bool) -> None:
     for seed in range(2):
         _, claimed = claim_of(by_labels(name, seed), by_direction=by_direction)
         assert not claimed.separated
@@ -145,9 +137,7 @@ def means_of(weights: npt.NDArray[np.float64], biases: npt.NDArray[np.float64]) 
 
 
 @pytest.mark.parametrize(("stretch", "explained"), [(0.5, True), (0.99, True), (1.01, False)])
-def test_labels_move_the_weights_by_no_more_than_the_root_of_the_inputs(
-    stretch: float, explained: bool
-) -> None:
+def test_labels_move_weights_by_the_inputs_root_at_most(stretch: float, explained: bool) -> None:
     """Two classes move along one direction alone: their length decides."""
     biases = np.array([1.0, -1.0])
     feature = stretch * np.ones(INPUTS)

@@ -47,9 +47,7 @@ UNLIKE = [
 
 
 @pytest.mark.parametrize(("config", "words"), BEYOND, ids=str)
-def test_a_step_beyond_the_anchor_is_refused_before_any_site_is_asked(
-    tmp_path: Path, config: dict[str, Any], words: str
-) -> None:
+def test_steps_beyond_the_anchor_fail(tmp_path: Path, config: dict[str, Any], words: str) -> None:
     """By the ServerApp; before, each site failed alone and the run had no quorum."""
     grid = ScriptedGrid({"a": lambda _: None, "b": lambda _: None})
     with pytest.raises(HDPFLError) as error:
@@ -62,9 +60,7 @@ def test_a_step_beyond_the_anchor_is_refused_before_any_site_is_asked(
 
 
 @pytest.mark.parametrize(("config", "asked", "reason"), UNLIKE, ids=str)
-def test_rounds_that_no_site_can_plan_for_are_refused_with_both_keys(
-    config: dict[str, Any], asked: str, reason: str
-) -> None:
+def test_unplannable_rounds_are_refused(config: dict[str, Any], asked: str, reason: str) -> None:
     with pytest.raises(TermsError) as error:
         ready_strategy(RunConfig.parse(config))
     assert asked in str(error.value)
@@ -114,9 +110,7 @@ def test_mr_mtl_pulls_where_the_terms_leave_it_open_alone() -> None:
 
 
 @pytest.mark.parametrize(("cap", "meant"), [(0.0, 0.5), (0.2, 0.2), (3.0, 0.5)])
-def test_the_strictest_epsilon_does_not_raise_a_cap_that_is_stricter(
-    cap: float, meant: float
-) -> None:
+def test_the_strictest_epsilon_raises_no_stricter_cap(cap: float, meant: float) -> None:
     """'No site spends more than this ε': .2 became .5 before, under ``minimum``."""
     disclosed = {"a": {"epsilon": 2.0}, "b": {"epsilon": 0.5}}
     for name in ("minimum", "minimum+pfa"):

@@ -119,9 +119,7 @@ def test_idx_files_become_scaled_images(
         )
 
 
-def test_mnist_agrees_with_torchvisions_own_transforms(
-    tmp_path: Path, torchvision_datasets: Any
-) -> None:
+def test_mnist_agrees_with_torchvision(tmp_path: Path, torchvision_datasets: Any) -> None:
     transforms = import_torchvision("transforms")
     write_images(tmp_path / "MNIST" / "raw", "", "t10k", 10)
     peer = torchvision_datasets.MNIST(
@@ -187,9 +185,7 @@ def test_cifar_batches_become_scaled_images(
         ("school", "school/school.mat"),
     ],
 )
-def test_missing_files_name_the_folder_and_what_it_must_hold(
-    tmp_path: Path, name: str, expected: str
-) -> None:
+def test_missing_files_name_their_folder(tmp_path: Path, name: str, expected: str) -> None:
     if name not in ("heart", "school"):
         try:
             import_torchvision("datasets")
@@ -204,9 +200,7 @@ def test_missing_files_name_the_folder_and_what_it_must_hold(
         load_dataset(name, "")
 
 
-def test_real_mnist_is_the_set_that_its_constants_were_computed_for(
-    torchvision_datasets: Any,
-) -> None:
+def test_real_mnist_has_the_constants_of_the_code(torchvision_datasets: Any) -> None:
     if not (Path(REAL) / "MNIST" / "raw").is_dir() or not REAL:
         pytest.skip("set HDPFL_TEST_DATA to a folder that holds MNIST/raw to check the real set")
     dataset = load_dataset("mnist", REAL)

@@ -100,9 +100,7 @@ def test_unicode_signs_are_read(tmp_path: Path, cell: str, number: float | None)
         ("<<3", None), ("< -3", -1.5),
     ],
 )  # fmt: skip
-def test_numbers_with_limits_and_units_are_read_by_keys(
-    tmp_path: Path, cell: str, number: float | None
-) -> None:
+def test_limits_and_units_are_read_by_keys(tmp_path: Path, cell: str, number: float | None) -> None:
     how: dict[str, object] = {"below-limit": "half", "strip": ["mg/l", "%"]}
     got = read(tmp_path, f"a,y\n{cell},1\n", NUMBER, columns={"a": how})
     assert got.summary.unreadable["a"] == (number is None)

@@ -233,21 +233,16 @@ def test_a_mark_is_looked_up_before_the_unit(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_mapping_against_the_schema_is_refused_without_its_values(
-    tmp_path: Path, columns: dict[str, object], words: str
-) -> None:
+def test_bad_mappings_are_refused(tmp_path: Path, columns: dict[str, object], words: str) -> None:
     with pytest.raises(DataError, match=words) as caught:
         read(tmp_path, b"who,age,chol,sex,outcome\n1,2,3,f,no\n", columns=columns)
     assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("encoding", "bad"),
-    [("utf-8", b"\xff"), ("cp1252", b"\x81"), ("cp1251", b"\x98")],
+    ("encoding", "bad"), [("utf-8", b"\xff"), ("cp1252", b"\x81"), ("cp1251", b"\x98")]
 )
-def test_a_byte_that_the_encoding_does_not_have_stays_in_its_cell(
-    tmp_path: Path, encoding: str, bad: bytes
-) -> None:
+def test_a_foreign_byte_stays_in_its_cell(tmp_path: Path, encoding: str, bad: bytes) -> None:
     text = "who;age;chol;sex;outcome\n1;1;§;f;no\n2;1;1;f;yes\n§;1;1;f;no\n§;1;1;f;no\n"
     mark = "§".encode(encoding) if encoding != "cp1251" else b"\xa7"
     data = text.encode(encoding).replace(mark, bad)

@@ -95,9 +95,7 @@ def test_an_image_at_the_bound_takes_what_is_stated_and_one_above_nothing(tmp_pa
 
 
 @pytest.mark.parametrize("picture", [slice(0, 20), slice(60, 80), slice(130, 150), slice(0, 0)])
-def test_strips_of_a_transparent_image_are_those_of_the_whole(
-    picture: slice, tmp_path: Path
-) -> None:
+def test_strips_of_transparent_images_are_equal(picture: slice, tmp_path: Path) -> None:
     """A picture in some rows alone is over white; without one the transparency is read."""
     drawn = np.random.default_rng(2)
     pixels = np.full((150, 40, 4), 255, np.uint8)
@@ -131,9 +129,7 @@ def test_strips_of_a_transparent_image_are_those_of_the_whole(
         ("P", "GIF", {"transparency": 0}),
     ],
 )
-def test_each_format_at_the_bound_takes_what_is_stated(
-    mode: str, form: str, options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_formats_hold_bounds(mode: str, form: str, options: dict[str, Any], tmp_path: Path) -> None:
     """Of noise, since what is equal everywhere takes less, and at a sixteenth of the pixels."""
     assert form in FORMATS
     pixels = np.random.default_rng(1).integers(0, 256, (1250, 1250, 4), np.uint8)
@@ -222,9 +218,7 @@ def read_csv(path: Path) -> None:
     ],
     ids=["bare", "quoted", "quotes", "cells", "lines"],
 )
-def test_a_long_record_of_a_csv_takes_no_more(
-    long_one: Callable[[int], bytes], tmp_path: Path
-) -> None:
+def test_a_long_csv_record_is_bounded(long_one: Callable[[int], bytes], tmp_path: Path) -> None:
     paths = [tmp_path / f"{times}.csv" for times in (3, 12)]
     for path in paths:
         record = long_one(int(path.stem) * BOUND)
@@ -269,9 +263,7 @@ def test_a_record_above_the_bound_is_lost_alone(
         assert np.setdiff1d(np.arange(table.rows), table.positions).tolist() == [place]
 
 
-def test_a_quote_before_many_rows_loses_its_own_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_open_quote_loses_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows above the bound follow it, with and without a quote at their end that closes nothing."""
     monkeypatch.setattr(csv_lines, "MAX_RECORD", 200)
     path = tmp_path / "t.csv"
@@ -296,9 +288,7 @@ def test_a_long_text_in_an_array_takes_no_more_and_is_no_number(tmp_path: Path) 
     assert data.train.features[:3, 0].tolist() == [1.5, 2, 4]
 
 
-def test_a_long_text_of_a_parquet_file_becomes_empty_and_lists_are_not_read(
-    tmp_path: Path,
-) -> None:
+def test_long_parquet_texts_become_empty_lists_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     long = "y" * (MAX_RECORD + 1)
     table = pa.table({"a": ["1", long, "3"], "b": [[1.0], [2.0] * 10, None], "c": [1, 2, 3]})

@@ -87,9 +87,7 @@ cells = st.text(st.characters(exclude_characters='\r\n;"', codec="cp1252"), max_
 
 @settings(max_examples=40, report_multiple_bugs=False)
 @given(st.lists(st.lists(cells, min_size=3, max_size=3), min_size=1, max_size=30), st.data())
-def test_no_text_of_a_record_is_in_the_draft(
-    tmp_path: Path, rows: list[list[str]], data: st.DataObject
-) -> None:
+def test_no_text_in_the_draft(tmp_path: Path, rows: list[list[str]], data: st.DataObject) -> None:
     """Whatever is in the cells: each is marked with a text that no schema of ours has."""
     mark = data.draw(st.sampled_from(["§§{}", "{}§§", "{}"]))
     lines = [";".join(mark.format(cell) for cell in row) for row in rows]
@@ -201,9 +199,7 @@ def test_a_draft_is_no_stricter_than_the_reader(tmp_path: Path, text: str, words
         (["n/k", "4.5", "5.5", "1.25", "7"], "'n/k' 12 times; by label: ", ""),
     ],
 )  # fmt: skip
-def test_what_a_column_holds_is_told(
-    tmp_path: Path, cells: list[str], words: str, lines: str
-) -> None:
+def test_a_columns_kind_is_told(tmp_path: Path, cells: list[str], words: str, lines: str) -> None:
     rows = [f"{cells[i % len(cells)]},{i % 4 // 2}" for i in range(60)]
     _, notes, profile = notes_of(tmp_path, "\n".join(["v,dx", *rows, *rows[:0]]))
     assert words in notes, notes

@@ -237,9 +237,7 @@ def test_one_record_of_another_type_moves_no_array(tmp_path: Path) -> None:
     assert all(side == sides[0] for side in sides)
 
 
-def test_a_record_is_held_out_where_its_hash_lies_below_the_share_and_not_at_it(
-    tmp_path: Path,
-) -> None:
+def test_a_record_is_held_out_where_its_hash_is_below_the_share(tmp_path: Path) -> None:
     """Of a unit whose hash is a float64's share of 2⁶⁴ exactly, and of the next larger share."""
 
     def place(who: str) -> int:

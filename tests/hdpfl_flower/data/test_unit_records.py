@@ -19,9 +19,7 @@ def same(one: Records, other: Records) -> bool:
 
 
 @pytest.mark.parametrize("holdout", [0.0, 0.4])
-def test_training_is_the_first_record_of_each_unit_that_is_not_held_out(
-    tmp_path: Path, holdout: float
-) -> None:
+def test_training_takes_each_units_first_free_record(tmp_path: Path, holdout: float) -> None:
     rows = [f"{i},{i % 2},p{i % 37}" for i in range(120)] + ["5,1,", "9,PATIENT-123,p1", "7,0,p99"]
     table = write_csv(tmp_path / "t.csv", rows, "a,y,who")
     where = source(table, "csv", holdout, "who")
@@ -53,9 +51,7 @@ def last_by_day(path: Path, rows: list[str]) -> DataSource:
 @pytest.mark.parametrize(
     "schema", [WITH_ID, 'missing = ["02.03.2024"]\n' + WITH_ID, WITH_ID.replace("1000", "2000")]
 )
-def test_training_is_the_last_record_of_each_unit_by_the_sites_date(
-    tmp_path: Path, schema: str
-) -> None:
+def test_training_takes_each_units_last_record_by_date(tmp_path: Path, schema: str) -> None:
     """Whatever the schema says of dates, and whatever stands in rows of other units."""
     most = 2000 if "2000" in schema else 1000
 
@@ -73,9 +69,7 @@ def test_training_is_the_last_record_of_each_unit_by_the_sites_date(
 
 
 @pytest.mark.parametrize("holdout", [0.0, 0.4])
-def test_units_hold_the_mean_of_their_last_rows_and_their_first_row_elsewhere(
-    tmp_path: Path, holdout: float
-) -> None:
+def test_units_hold_means_of_last_rows(tmp_path: Path, holdout: float) -> None:
     rows = [f"{i},{i % 2},p{i % 7},{1 + i % 28:02}.03.2024" for i in range(60)]
     where = last_by_day(tmp_path, [*rows, "5,1,,01.03.2024", "9,?,p1,31.03.2024"])
     given = where.model_copy(update={"records_per_unit": 9, "holdout": holdout})

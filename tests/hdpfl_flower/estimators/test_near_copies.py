@@ -40,9 +40,7 @@ def share(levels: Vector, rows: int) -> float:
 @pytest.mark.parametrize("jitter", [0.0, 1e-3, 0.05])
 @pytest.mark.parametrize("copies", [2, 3])
 @pytest.mark.parametrize("method", METHODS)
-def test_copies_weigh_together_what_one_client_would(
-    method: str, copies: int, jitter: float
-) -> None:
+def test_copies_weigh_together_as_one(method: str, copies: int, jitter: float) -> None:
     """A level's standard error is 2 or 3 % here: 1.5 leaves ten of them."""
     rows, variances = honest(2)
     before = copied(honest(3)[0], copies, jitter, 4) if method == "temporal" else None

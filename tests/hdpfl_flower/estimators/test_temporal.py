@@ -155,9 +155,7 @@ def test_the_clip_norm_is_the_unit() -> None:
 
 @pytest.mark.parametrize("d", [2_000, 2 * KEPT])
 @pytest.mark.parametrize("silent", ["zeros", "denormal", "one entry"])
-def test_an_update_next_to_zeros_is_worth_nothing_and_does_not_end_the_round(
-    d: int, silent: str
-) -> None:
+def test_an_update_beside_zeros_has_no_weight(d: int, silent: str) -> None:
     sites, memory = Sites(d=d, signal=0.1), NoiseMemory()
     for server_round in (1, 2, 3):
         updates = sites.round()

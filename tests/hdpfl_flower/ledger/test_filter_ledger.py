@@ -154,9 +154,7 @@ def forged(path: Path, change: float) -> None:
 
 
 @pytest.mark.parametrize("change", [0.5, 0.0, math.nan])
-def test_a_ledger_that_does_not_recount_sends_nothing_and_names_the_run(
-    path: Path, ledger: Ledger, change: float
-) -> None:
+def test_a_ledger_without_recount_sends_none(path: Path, ledger: Ledger, change: float) -> None:
     release(ledger, ask("run-7"), plan=FROZEN)
     ledger.close()
     forged(path, change)
@@ -184,9 +182,7 @@ def test_a_ledger_without_the_prices_of_a_run_sends_nothing(path: Path, ledger: 
         Ledger(path)
 
 
-def test_the_invariants_hold_of_what_it_writes_and_fail_of_one_run_more(
-    path: Path, ledger: Ledger
-) -> None:
+def test_the_invariants_hold_and_fail_of_one_run_more(path: Path, ledger: Ledger) -> None:
     fill(ledger)
     for run in ("run-0", "run-1"):
         ledger.close_run(run)

@@ -99,12 +99,9 @@ def test_any_change_of_the_file_is_found(chain: Chain, tmp_path: Path, damage: s
 
 
 @pytest.mark.parametrize(
-    "pragma",
-    ["application_id = 5", "user_version = 0", f"user_version = {LEDGER.newest + 1}"],
+    "pragma", ["application_id = 5", "user_version = 0", f"user_version = {LEDGER.newest + 1}"]
 )
-def test_a_file_of_another_kind_or_of_a_newer_version_is_left_alone(
-    chain: Chain, tmp_path: Path, pragma: str
-) -> None:
+def test_files_of_other_kinds_are_left_alone(chain: Chain, tmp_path: Path, pragma: str) -> None:
     path = tmp_path / "inner" / "chain.sqlite"
     with sqlite3.connect(path) as db:
         db.execute(f"PRAGMA {pragma}")
@@ -137,9 +134,7 @@ def test_an_anchor_only_rises(chain: Chain, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "anchor").read_text()) == [4, "other"]
 
 
-def test_an_older_copy_and_a_foreign_file_do_not_fit_the_anchor(
-    chain: Chain, tmp_path: Path
-) -> None:
+def test_older_and_foreign_files_miss_the_anchor(chain: Chain, tmp_path: Path) -> None:
     path, anchor = tmp_path / "inner" / "chain.sqlite", tmp_path / "anchor"
     fill(chain, "a")
     old = path.read_bytes()
@@ -236,9 +231,7 @@ def test_a_missing_file_is_named_with_its_remedy(tmp_path: Path) -> None:
         module._write_anchor(tmp_path / "file" / "anchor", 0, "")
 
 
-def test_a_file_that_appears_meanwhile_is_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_appearing_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "chain.sqlite"
     path.write_text("of another process")
     monkeypatch.setattr(Path, "exists", lambda _: False)
@@ -248,9 +241,7 @@ def test_a_file_that_appears_meanwhile_is_not_taken(
 
 
 @pytest.mark.parametrize("call", ["connect", "link"])
-def test_a_crash_while_it_is_made_leaves_nothing_of_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_crash_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     """An empty file of that name would be no ledger, and nobody could make one."""
     path = tmp_path / "chain.sqlite"
 
@@ -270,9 +261,7 @@ def test_a_crash_while_it_is_made_leaves_nothing_of_its_name(
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_the_disk_has_the_name_of_a_durable_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
-) -> None:
+def test_names_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool) -> None:
     waited: list[tuple[Path, bool]] = []
     path = tmp_path / "chain.sqlite"
     monkeypatch.setattr(module, "sync", lambda folder: waited.append((folder, path.exists())))
@@ -280,9 +269,7 @@ def test_the_disk_has_the_name_of_a_durable_file(
     assert waited == ([(tmp_path, True)] if durable else [])
 
 
-def test_a_file_system_without_hard_links_has_ledgers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ledgers_need_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_links(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 

@@ -272,9 +272,7 @@ def test_no_history_executes_more_than_is_counted_or_the_cap_holds(tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("composition", ["renyi", "sum"])
-def test_many_histories_stay_within_the_cap_by_two_accountants(
-    composition: str, tmp_path: Path
-) -> None:
+def test_two_accountants_keep_histories_under_the_cap(composition: str, tmp_path: Path) -> None:
     for seed in range(1000, 1150):
         history = play(seed, tmp_path, composition)
         if seed % 10 == 0:

@@ -90,9 +90,7 @@ def test_an_old_copy_is_found_out_by_the_anchor(tmp_path: Path) -> None:
         Ledger(path, anchor)
 
 
-def test_a_slow_process_does_not_take_the_anchor_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_process_keeps_the_anchor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between a commit and its anchor another process commits, and names a later entry."""
     path, anchor = tmp_path / "ledger.sqlite", tmp_path / "anchor"
     slow, quick = Ledger.create(path, 5.0, 1e-5, anchor), Ledger(path, anchor)
@@ -108,9 +106,7 @@ def test_a_slow_process_does_not_take_the_anchor_back(
     assert json.loads(anchor.read_text())[0] == quick._chain._last
 
 
-def test_a_folder_that_another_process_does_not_give_back_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_kept_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was charged stays charged: its entry was durable before."""
     path, anchor = tmp_path / "ledger.sqlite", tmp_path / "anchor"
     ledger = Ledger.create(path, 3.0, 1e-5, anchor)
@@ -139,9 +135,7 @@ def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
         Ledger(tmp_path / "other.sqlite")
 
 
-def test_a_failed_write_leaves_the_account_as_the_file_is(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_writes_change_no_account(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError("no lock")
 

@@ -41,9 +41,7 @@ def status(ledger: Ledger, **key: object) -> str:
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_no_cap_and_no_charge_is_negative_or_no_number(
-    ledger: Ledger, tmp_path: Path, wrong: tuple[float, float]
-) -> None:
+def test_caps_are_valid_numbers(ledger: Ledger, tmp_path: Path, wrong: tuple[float, float]) -> None:
     with pytest.raises(LedgerError, match="not negative"):
         Ledger.create(tmp_path / "new.sqlite", *wrong)
     assert not (tmp_path / "new.sqlite").exists()
@@ -187,9 +185,7 @@ def test_what_broke_off_is_the_last_that_was_taken(ledger: Ledger) -> None:
 # What fails at the last moment.
 
 
-def test_a_reservation_that_is_not_on_disk_holds_no_lock(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritten_reservations_lock_not(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     transaction = ledger._chain.transaction
 
     @contextlib.contextmanager

@@ -61,9 +61,7 @@ def exactly(q: float, z: float, order: int) -> float:
     q=st.floats(1e-4, 0.999), z=st.floats(0.4, 300), order=st.integers(2, 64),
     count=st.integers(1, 10_000),
 )  # fmt: skip
-def test_a_plan_of_steps_costs_what_the_library_says_rounded_up(
-    q: float, z: float, order: int, count: int
-) -> None:
+def test_plans_cost_as_the_library_rounded_up(q: float, z: float, order: int, count: int) -> None:
     plan = Plan(1.0, 1e-5, z, 1.0, (Steps(q, count),), 0.1, 1.0)
     event = event_of(plan.schedule, z)
     found, theirs = price_of(plan, order), by_library(event, order)
@@ -127,9 +125,7 @@ def test_a_plan_without_noise_has_no_finite_price() -> None:
     epsilon=st.floats(0.05, 60), log_delta=st.floats(-10, -2), order=st.integers(2, 300),
     share=st.floats(0.01, 1),
 )  # fmt: skip
-def test_what_a_capacity_holds_is_within_epsilon(
-    epsilon: float, log_delta: float, order: int, share: float
-) -> None:
+def test_capacity_is_in_epsilon(epsilon: float, log_delta: float, order: int, share: float) -> None:
     delta = 10**log_delta
     held = capacity(order, epsilon, delta)
     if held > 0:

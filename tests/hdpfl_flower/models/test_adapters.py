@@ -118,9 +118,7 @@ def test_a_run_starts_at_the_backbone_and_its_numbers_are_held_once(tmp_path: Pa
 
 
 @pytest.mark.parametrize("adapter", ["lora:2", "lora-both:2"])
-def test_merged_numbers_give_the_same_outputs_without_adapters(
-    tmp_path: Path, adapter: str
-) -> None:
+def test_merged_numbers_give_equal_outputs(tmp_path: Path, adapter: str) -> None:
     task = task_of(tmp_path, adapter)
     model = build_model("logreg", task, 0)
     assert isinstance(model, AdaptedNetwork)
@@ -135,9 +133,7 @@ def test_merged_numbers_give_the_same_outputs_without_adapters(
 
 
 @pytest.mark.parametrize(("adapter", "is_exact"), [("lora:2", True), ("lora-both:2", False)])
-def test_the_mean_of_changes_is_the_change_of_means_where_a_factor_is_fixed(
-    tmp_path: Path, adapter: str, is_exact: bool
-) -> None:
+def test_a_fixed_factor_commutes_with_means(tmp_path: Path, adapter: str, is_exact: bool) -> None:
     task = task_of(tmp_path, adapter)
     model = build_model("logreg", task, 0)
     sites = [moved(model, seed) for seed in (1, 2)]

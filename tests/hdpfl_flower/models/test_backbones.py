@@ -199,9 +199,7 @@ class Runs:
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\3\4zip", b"no weights", pickle.dumps(Runs())])
-def test_what_is_no_file_of_tensors_is_refused_and_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
-) -> None:
+def test_no_tensors_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "w.safetensors").write_bytes(content)
     task = task_for(config_of(tmp_path, OWN).terms)
@@ -227,9 +225,7 @@ def test_a_changed_file_and_an_absent_one_are_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])
-def test_torchvisions_own_files_are_read_with_their_heads(
-    tmp_path: Path, shape: tuple[int, ...]
-) -> None:
+def test_torchvisions_files_are_read(tmp_path: Path, shape: tuple[int, ...]) -> None:
     pytest.importorskip("torchvision")
     torch.manual_seed(1)
     plain = import_torchvision("models").resnet18(weights=None)

@@ -71,9 +71,7 @@ def proof_of(kernel: Callable[[torch.Tensor], torch.Tensor]) -> RowProof:
     ("kernel", "granule"),
     [(forwards, 4), (tail, 8), (places, 1), (last_place, 1), (many, 4), (mixed, 1), (random, 1)],
 )
-def test_a_kernel_gets_the_first_number_of_rows_that_keeps_them_apart(
-    kernel: Callable[[torch.Tensor], torch.Tensor], granule: int
-) -> None:
+def test_kernels_row_counts(kernel: Callable[[torch.Tensor], torch.Tensor], granule: int) -> None:
     assert proof_of(kernel).granule(4, 64) == granule
 
 

@@ -165,9 +165,7 @@ SCHEDULES = st.lists(
 
 @settings(max_examples=6)
 @given(SCHEDULES, st.floats(1, 6), st.sampled_from([1e-9, 1e-5, 1e-3]), st.floats(1.1, 3))
-def test_cost_rises_with_steps_and_sampling_and_falls_with_noise_and_delta(
-    schedule: list[Steps], z: float, delta: float, factor: float
-) -> None:
+def test_cost_is_monotone(schedule: list[Steps], z: float, delta: float, factor: float) -> None:
     cost = functools.partial(epsilon_of, interval=1e-2)
     here = cost(event_of(schedule, z), delta)
     slack = 1e-9 + 1e-6 * here
@@ -181,15 +179,9 @@ def test_cost_rises_with_steps_and_sampling_and_falls_with_noise_and_delta(
 
 @pytest.mark.parametrize(
     ("schedule", "target", "delta"),
-    [
-        ([Steps(1, 3)], 0.3, 1e-7),
-        ([Steps(0.2, 300)], 1, 1e-4),
-        ([Steps(1, 30)], 6, 1e-5),
-    ],
+    [([Steps(1, 3)], 0.3, 1e-7), ([Steps(0.2, 300)], 1, 1e-4), ([Steps(1, 30)], 6, 1e-5)],
 )
-def test_noise_falls_with_the_budget_and_rises_with_the_schedule(
-    schedule: list[Steps], target: float, delta: float
-) -> None:
+def test_noise_is_monotone(schedule: list[Steps], target: float, delta: float) -> None:
     z = calibrate(schedule, target, delta)
     assert calibrate(schedule, 1.2 * target, delta) < z < calibrate(schedule, target, delta / 10)
     assert calibrate([*schedule, Steps(0.3, 200)], target, delta) > 0.9994 * z

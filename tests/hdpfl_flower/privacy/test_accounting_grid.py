@@ -69,7 +69,5 @@ def test_the_check_rejects_noise_that_is_off_by_half_a_percent(factor: float) ->
 @pytest.mark.parametrize(
     ("schedule", "epsilon", "delta"), [*((*point, 1e-5) for point in GRID), *MIXED]
 )
-def test_noise_is_enough_and_no_waste_on_the_whole_grid(
-    schedule: list[Steps], epsilon: float, delta: float
-) -> None:
+def test_noise_is_tight_on_the_grid(schedule: list[Steps], epsilon: float, delta: float) -> None:
     check_tight(schedule, epsilon, delta)

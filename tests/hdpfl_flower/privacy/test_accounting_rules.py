@@ -141,9 +141,7 @@ def test_the_interval_follows_epsilon_and_the_root_of_many_steps(steps: int, sha
 
 
 @pytest.mark.parametrize(("alone", "enough"), [(0.99, True), (1.0, False), (1.01, False)])
-def test_releases_beside_the_steps_must_leave_some_epsilon(
-    monkeypatch: pytest.MonkeyPatch, alone: float, enough: bool
-) -> None:
+def test_epsilon_remains(monkeypatch: pytest.MonkeyPatch, alone: float, enough: bool) -> None:
     monkeypatch.setattr(accounting, "epsilon_of", lambda *_: alone)
     if enough:
         assert calibrate([], 1.0, 1e-5, [Gaussians(9.0, 1)]) == 0
@@ -185,9 +183,7 @@ def noise(schedule: Sequence[Steps], epsilon: float, delta: float, *beside: Extr
     return calibrate(schedule, epsilon, delta, beside)
 
 
-def test_whatever_noise_depends_on_tells_numbers_in_memory_apart(
-    computed: list[tuple[object, ...]],
-) -> None:
+def test_all_inputs_of_noise_tell_cached_apart(computed: list[tuple[object, ...]]) -> None:
     q = Steps(0.5, 2)
     asked: list[tuple[object, ...]] = [
         ([q], 1.0, 1e-5),
@@ -209,9 +205,7 @@ def test_whatever_noise_depends_on_tells_numbers_in_memory_apart(
     assert computed[8] == ((q,), 1.0, 1e-5, (Gaussians(4.0, 2),))
 
 
-def test_what_happens_zero_times_needs_no_noise_and_no_name(
-    computed: list[tuple[object, ...]],
-) -> None:
+def test_zero_events_need_no_noise(computed: list[tuple[object, ...]]) -> None:
     assert noise([Steps(1, 1)], 1.0, 1e-5, Gaussians(0.0, 0), PureSelections(0.0, 0)) == 1
     assert noise([Steps(1, 1), Steps(0.5, 0)], 1.0, 1e-5) == 1
     assert computed == [((Steps(1, 1),), 1.0, 1e-5, ())]
@@ -228,9 +222,7 @@ def test_what_happens_zero_times_needs_no_noise_and_no_name(
         ([Steps(0.1, 50)], [Gaussians(20.0, 4), PureSelections(0.05, 2)]),
     ],
 )
-def test_the_first_guess_solves_the_central_limit(
-    schedule: list[Steps], beside: list[ExtraRelease]
-) -> None:
+def test_the_guess_solves_the_clt(schedule: list[Steps], beside: list[ExtraRelease]) -> None:
     z = accounting._gaussian_guess(schedule, 2.0, math.exp(-8), beside)
     spent = (4 / 400 + 2 / 400) if beside else 0
     mass = sum(s.count * s.sampling_prob * s.sampling_prob for s in schedule)
@@ -302,9 +294,7 @@ def needs(least: float, epsilon: float = 1.0) -> Cost:
         (0.01, (0.00228367, 0.05852770)),
     ],
 )
-def test_a_bracket_grows_until_it_holds_the_least_noise(
-    least: float, expected: tuple[float, float]
-) -> None:
+def test_a_bracket_holds_the_least_noise(least: float, expected: tuple[float, float]) -> None:
     assert accounting._bracket(needs(least), 1.0, 1.0) == pytest.approx(expected, rel=1e-5)
 
 
@@ -323,9 +313,7 @@ def test_a_bracket_grows_by_the_factor_it_is_given() -> None:
         (1.0, 0, False),
     ],
 )
-def test_noise_is_looked_for_between_a_thousandth_and_a_million(
-    start: float, least: float, found: bool
-) -> None:
+def test_noise_lies_within_the_stated_bounds(start: float, least: float, found: bool) -> None:
     if found:
         low, high = accounting._bracket(needs(least), 1.0, start)
         assert low < least <= high
@@ -357,10 +345,8 @@ def test_a_power_of_the_noise_is_narrowed_at_once(epsilon: float, power: float) 
         lambda z: 1 + 1e-9 if z < 3 else 1e-9,
         lambda z: 1e9 if z < 3 else 1 - 1e-9,
     ],
-)  # fmt: skip
-def test_any_falling_cost_is_narrowed_with_enough_noise_above(
-    formula: Callable[[float], float],
-) -> None:
+)
+def test_falling_costs_are_narrowed_from_above(formula: Callable[[float], float]) -> None:
     cost = Cost(formula)
     low, high = accounting._narrow(cost, 1.0, 1.0, 9.0, 5e-4)
     assert low < 3 <= high <= low * (1 + 5e-4)
@@ -382,9 +368,7 @@ def test_a_bracket_that_is_narrow_enough_stays() -> None:
         (2.001, (2.00067, 2.0012)),  # it lies above
     ],
 )
-def test_no_cost_is_asked_for_outside_of_the_bracket_or_twice(
-    least: float, expected: tuple[float, float]
-) -> None:
+def test_costs_are_computed_once_in_bracket(least: float, expected: tuple[float, float]) -> None:
     cost = Cost(lambda z: least / z)
     assert accounting._narrow(cost, 1.0, 2.0, 2.0012, 5e-4) == expected
     assert len(cost.asked) == 3
@@ -395,9 +379,7 @@ def test_no_cost_is_asked_for_outside_of_the_bracket_or_twice(
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 3.3, 8.0])
-def test_the_search_ends_on_the_right_grid_with_the_least_noise_that_suffices(
-    monkeypatch: pytest.MonkeyPatch, epsilon: float
-) -> None:
+def test_the_search_ends_at_least_noise(monkeypatch: pytest.MonkeyPatch, epsilon: float) -> None:
     """On a cost of its own: a coarser grid gives a larger ε, as pessimistic rounding does."""
     schedule, beside = (Steps(0.5, 40_000), Steps(1, 120_000)), (Gaussians(3.0, 1),)
     right = 1e-4 * epsilon / 2

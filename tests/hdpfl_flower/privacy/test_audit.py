@@ -158,7 +158,7 @@ def test_the_bound_is_above_the_truth_in_one_run_of_twenty(mu: float) -> None:
 
 
 @pytest.mark.parametrize("scale", [2 / 3, 1.5])
-def test_the_check_rejects_other_noise(scale: float) -> None:
+def test_other_noise_refused(scale: float) -> None:
     with pytest.raises(AssertionError):
         check_error_rate(errors(1.666, lambda evidence: evidence.mu_bound(0.05), 1 / scale), 0.05)
 

@@ -51,9 +51,7 @@ def test_a_stream_does_not_start_anew() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 64, 129])
-def test_normals_are_box_mullers_of_the_ciphers_words(
-    count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_normals_are_box_mullers(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Written out: a piece of w normals takes ⌈w/2⌉ radii, then as many angles, of whole blocks."""
     monkeypatch.setattr(noise, "_ON_DEVICE", 50)
     for key, found in zip(KEYS, device_normals(KEYS, count), strict=True):
@@ -86,9 +84,7 @@ def test_no_call_repeats_another_ones_noise() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 40, 10**6])
-def test_noise_drawn_ahead_has_the_bits_of_noise_drawn_call_by_call(
-    at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_noise_ahead_has_the_same_bits(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "_ON_DEVICE", at_once)
     monkeypatch.setattr(noise, "_CALLS", 3)
     ahead, alone = RandomStream(KEYS[0]), RandomStream(KEYS[0])

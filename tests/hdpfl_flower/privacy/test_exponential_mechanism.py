@@ -80,9 +80,7 @@ def cost(
     counts=st.lists(st.integers(0, 60), min_size=1, max_size=5),
     epsilon=st.sampled_from([0.01, 0.3, 1.0, 4.0]),
 )
-def test_no_record_shifts_a_choice_by_more_than_its_epsilon(
-    counts: list[int], epsilon: float
-) -> None:
+def test_a_record_shifts_a_choice_by_its_epsilon(counts: list[int], epsilon: float) -> None:
     before = chances(np.array(counts), epsilon)
     for move in itertools.product([0, 1], repeat=len(counts)):
         after = chances(np.array(counts) + np.array(move), epsilon)
@@ -192,12 +190,8 @@ def test_choices_and_full_batches_cost_what_their_convolution_says() -> None:
 
 
 @settings(max_examples=40)
-@given(
-    epsilon=st.floats(1e-3, 30), delta=st.floats(1e-10, 0.9), count=st.integers(1, 60),
-)  # fmt: skip
-def test_choices_are_given_as_much_as_they_may_cost_and_no_more(
-    epsilon: float, delta: float, count: int
-) -> None:
+@given(epsilon=st.floats(1e-3, 30), delta=st.floats(1e-10, 0.9), count=st.integers(1, 60))
+def test_choices_get_what_they_may_cost(epsilon: float, delta: float, count: int) -> None:
     each = pure_selections(epsilon, delta, count).epsilon
     assert loss_delta(responses(each, count), epsilon) <= delta * (1 + 1e-9)
     assert loss_delta(responses(each * 1.0002, count), epsilon) > delta

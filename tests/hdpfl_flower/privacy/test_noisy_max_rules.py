@@ -79,9 +79,7 @@ def test_batches_of_two_stages_may_be_one_record_or_all_and_rounds_one() -> None
     ("share", "selections"),
     [(0.0, 1), (1.0, 1), (-0.1, 1), (1.5, 1), (math.nan, 1), (0.1, -1), (0.0, -1)],
 )
-def test_a_share_lies_within_0_and_1_and_a_count_is_not_negative(
-    share: float, selections: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bounds_of_options(share: float, selections: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for each in (module, stages):
         monkeypatch.setattr(each, "calibrate", lambda *_: 1.0)
     steps = [Steps(0.5, 2)]
@@ -93,9 +91,7 @@ def test_a_share_lies_within_0_and_1_and_a_count_is_not_negative(
         calibrate_with_selections(steps, 1.0, 1e-5, 1, 0.1, mechanism="none")  # type: ignore[arg-type]
 
 
-def test_choices_get_their_share_of_epsilon_at_the_runs_delta(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_choices_get_their_share_of_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(
         module, "pure_selections", lambda *words: asked.append(words) or PureSelections(0.1, 3)

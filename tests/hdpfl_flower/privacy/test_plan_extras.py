@@ -114,9 +114,7 @@ def test_all_of_it_together() -> None:
     ],
     ids=str,
 )
-def test_what_counts_equal_steps_alone_is_declined_with_more(
-    extra: dict[str, Any], more: dict[str, Any]
-) -> None:
+def test_unequal_steps_are_declined(extra: dict[str, Any], more: dict[str, Any]) -> None:
     with pytest.raises(Declined, match=r"does not go with .*equal rounds alone"):
         check_policy(profile(policy={"client-noise": True}), terms(**extra, **more))
     check_policy(profile(), terms(**extra))

@@ -56,9 +56,7 @@ def test_what_is_released_moves_by_one_clip_norm_or_by_two(sensitivity: float) -
         ((), 1, False),
     ],
 )
-def test_more_rounds_than_are_paid_for_are_all_alike(
-    steps: tuple[Steps, ...], last_round: int, alike: bool
-) -> None:
+def test_unpaid_rounds_are_equal(steps: tuple[Steps, ...], last_round: int, alike: bool) -> None:
     if alike:
         assert plan(*steps, last_round=last_round).rounds == len(steps)
         return
@@ -161,13 +159,7 @@ def test_a_plan_is_what_the_terms_ask_for(
 
 
 @pytest.mark.parametrize(
-    ("personal", "models"),
-    [
-        ({"second": "private"}, 2),
-        ({"second": "kept"}, 1),
-        ({}, 1),
-    ],
-    ids=str,
+    ("personal", "models"), [({"second": "private"}, 2), ({"second": "kept"}, 1), ({}, 1)], ids=str
 )
 def test_a_personal_model_with_noise_doubles_the_steps(
     personal: dict[str, Any], models: int, asked: list[tuple[object, ...]]
@@ -178,9 +170,7 @@ def test_a_personal_model_with_noise_doubles_the_steps(
     assert planned_steps(profile(), run) == 12 * models
 
 
-def test_tuning_steps_counts_and_the_step_of_a_mask_are_paid_for(
-    asked: list[tuple[object, ...]],
-) -> None:
+def test_tuning_counts_and_masks_are_paid_for(asked: list[tuple[object, ...]]) -> None:
     """The counts alone cost their share of ε; then all steps are calibrated beside them."""
     run = terms(work="joint mask=charged-top-k", after="tuning steps=7, prior share=0.1")
     made = make_plan(profile(), run)
@@ -230,9 +220,7 @@ def test_a_formula_is_for_a_simulation_whose_records_are_noised(calibration: str
 @pytest.mark.parametrize(
     ("changes", "steps"), [({"local_epochs": 2}, 6.25), ({"local_steps": 7}, 7)]
 )
-def test_given_noise_pays_for_the_rounds_of_the_formula(
-    calibration: str, changes: dict[str, Any], steps: float
-) -> None:
+def test_given_noise_buys_rounds(calibration: str, changes: dict[str, Any], steps: float) -> None:
     """Between the formula's noise for r rounds and for r + 1, r are paid for, down to none."""
     site = profile(simulation={"seed": 1}, training={"batch-size": 64})
     asked = terms(rounds=4, calibration=calibration, **changes)
@@ -349,9 +337,7 @@ def test_the_first_changed_term_is_named() -> None:
 @pytest.mark.parametrize(
     ("clip", "inside"), [(0.5, True), (4.0, True), (0.4999, False), (4.0001, False)]
 )
-def test_the_clip_norm_stays_inside_what_the_plan_was_frozen_with(
-    clip: float, inside: bool
-) -> None:
+def test_the_clip_norm_stays_within_the_frozen_plans(clip: float, inside: bool) -> None:
     if inside:
         check_unchanged(terms(), terms(clip_norm=clip), plan(ONE))
         return

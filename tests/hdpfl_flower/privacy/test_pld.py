@@ -59,9 +59,7 @@ def test_each_delta_is_the_librarys(z: float, q: float, kind: AdjacencyType) -> 
 
 @pytest.mark.parametrize(("z", "q"), MECHANISMS)
 @pytest.mark.parametrize("count", [1, 37])
-def test_the_distribution_of_a_step_and_of_many_is_the_librarys(
-    z: float, q: float, count: int
-) -> None:
+def test_a_steps_distribution_is_the_librarys(z: float, q: float, count: int) -> None:
     interval = 1e-3 / z
     ours = gaussian(z, q, interval).self_compose(count)
     theirs = from_gaussian_mechanism(
@@ -132,9 +130,7 @@ def test_the_noise_found_is_enough_by_the_librarys_accountant(schedule, _, besid
     step=st.sampled_from([0.0, 0.001, 0.1]),
 )
 @settings(max_examples=200, deadline=None)
-def test_a_confirmed_noise_costs_no_more_than_the_target(
-    power: float, slope: float, start: float, step: float
-) -> None:
+def test_confirmed_noise_is_bounded(power: float, slope: float, start: float, step: float) -> None:
     """Whatever the slope that is taken for granted, and where the cost falls in steps."""
 
     def cost(z: float) -> float:

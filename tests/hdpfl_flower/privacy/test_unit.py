@@ -31,9 +31,7 @@ def data(**more: str) -> dict[str, Any]:
         ("patient", WARD, False),
     ],
 )  # fmt: skip
-def test_a_schema_must_name_the_profiles_id_and_no_other(
-    own: str, schema: str, allowed: bool
-) -> None:
+def test_a_schema_must_name_the_profiles_id(own: str, schema: str, allowed: bool) -> None:
     site, run = profile(data=data(id=own)), terms(dataset="site", schema=schema)
     if allowed:
         check_policy(site, run)
@@ -95,9 +93,7 @@ def test_an_id_of_control_characters_is_no_schema() -> None:
 @pytest.mark.parametrize("strategy", ["fedavg", "fedhdp"])
 @pytest.mark.parametrize("allows", [False, True])
 @pytest.mark.parametrize("simulated", [False, True])
-def test_a_client_noises_its_update_only_where_the_profile_says_so(
-    noise: str, strategy: str, allows: bool, simulated: bool
-) -> None:
+def test_noise_needs_the_profile(noise: str, strategy: str, allows: bool, simulated: bool) -> None:
     sections: dict[str, Any] = {"policy": {"client-noise": allows}}
     if simulated:
         sections["simulation"] = {"seed": 1}
@@ -120,9 +116,7 @@ def test_the_policy_is_off_by_default() -> None:
 
 @pytest.mark.parametrize("noise", ["records", "client"])
 @pytest.mark.parametrize("clip_norm", [0.5, 3.0])
-def test_the_noise_is_the_multiplier_times_what_one_unit_moves(
-    noise: str, clip_norm: float
-) -> None:
+def test_the_noise_scales_with_a_units_reach(noise: str, clip_norm: float) -> None:
     plan = make_plan(profile(), terms(noise=noise))
     moves = {"records": OF_A_RECORD, "client": OF_AN_UPDATE}[noise]
     assert (plan.sensitivity, moves) == ((1.0, 1.0) if noise == "records" else (2.0, 2.0))
@@ -149,9 +143,7 @@ def test_a_plan_without_a_sensitivity_is_none(wrong: float) -> None:
         ("client", "", "all records of one client", "change, add or remove any"),
     ],
 )
-def test_a_runs_summary_names_the_unit_of_its_terms(
-    noise: str, schema: str, unit: str, relation: str
-) -> None:
+def test_a_summary_names_the_unit(noise: str, schema: str, unit: str, relation: str) -> None:
     run = terms(noise=noise, **({"task": schema} if schema == FOLDERS else {"schema": schema}))
     facts = describe(run)
     assert unit in facts["unit"]

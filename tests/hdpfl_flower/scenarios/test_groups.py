@@ -23,9 +23,9 @@ def keys(records: Records) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("group", "image"), [(0, [[1, 2], [3, 4]]), (1, [[2, 4], [1, 3]]), (2, [[4, 3], [2, 1]]),
-                         (3, [[3, 1], [4, 2]])],
-)  # fmt: skip
+    ("group", "image"),
+    [(0, [[1, 2], [3, 4]]), (1, [[2, 4], [1, 3]]), (2, [[4, 3], [2, 1]]), (3, [[3, 1], [4, 2]])],
+)
 def test_a_group_sees_its_images_turned(group: int, image: list[list[int]]) -> None:
     groups = parse_groups("rotation:1:1:1:1", IMAGES)
     seen = seen_by(ONE, groups, group, IMAGES)
@@ -43,9 +43,7 @@ def test_a_group_sees_its_labels_shifted_round() -> None:
 @pytest.mark.parametrize(
     ("kind", "image"), [("inverted", [[4, 3], [2, 1]]), ("brighter", [[2.5, 3.5], [4, 4]])]
 )
-def test_the_second_group_sees_its_images_changed_between_their_own_ends(
-    kind: str, image: list[list[float]]
-) -> None:
+def test_the_second_group_sees_changed_images(kind: str, image: list[list[float]]) -> None:
     groups = parse_groups(f"{kind}:1:1", IMAGES)
     assert seen_by(ONE, groups, 0, IMAGES) is ONE
     assert seen_by(ONE, groups, 1, IMAGES).features[0, 0].tolist() == image
@@ -125,9 +123,7 @@ def test_every_record_is_at_one_site_as_its_group_sees_it(kind: str) -> None:
         ("rotation:6:6", "digits", "12 sites and the run has 13"),
     ],
 )
-def test_what_no_simulation_can_have_is_refused_by_name(
-    spec: str, dataset: str, words: str
-) -> None:
+def test_impossible_groups_are_refused_by_name(spec: str, dataset: str, words: str) -> None:
     terms = RunConfig().updated(dataset=dataset, groups=spec)
     with pytest.raises(TermsError, match=words) as caught:
         simulated_records(terms, 0, 13)

@@ -57,9 +57,7 @@ def link(monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize(("path", "status"), ANSWERS)
-def test_a_busy_superlink_is_asked_again_and_nothing_else(
-    link: httpx.Client, path: str, status: int
-) -> None:
+def test_only_a_busy_superlink_is_asked_again(link: httpx.Client, path: str, status: int) -> None:
     ask_again()
     assert link.post(path, params={"status": status}).status_code == ANSWERS[path, status]
 
@@ -83,9 +81,7 @@ def test_an_answered_heartbeat_is_heard_once_and_a_refused_one_is_not(link: http
     assert heard == [1]
 
 
-def test_a_torn_reply_is_given_up_and_only_by_the_thread_that_sends_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_torn_reply_is_given_up_by_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InMemoryObjectStore, "get", InMemoryObjectStore.get)
     give_up_torn_replies()
     store, now = InMemoryObjectStore(verify=False), time.monotonic()
@@ -112,9 +108,7 @@ def node_state(monkeypatch: pytest.MonkeyPatch) -> InMemoryNodeState:
 
 
 @pytest.mark.parametrize("state", ["pending", "starting", "finished"])
-def test_a_node_ends_where_its_task_does_not_come_to_run(
-    node_state: InMemoryNodeState, state: str
-) -> None:
+def test_a_node_ends_without_a_running_task(node_state: InMemoryNodeState, state: str) -> None:
     """As without the program that flower-superexec is to start, which then ends."""
     asked: list[int] = []
     give_up_unanswered_tasks(lambda: asked.append(1))
@@ -143,9 +137,7 @@ def looks_until_the_end(state: InMemoryNodeState, most: int) -> int | None:
     return None
 
 
-def test_a_path_that_pins_some_programs_starts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partly_pinned_paths_start_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "apps").mkdir()
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "flwr-clientapp").touch(0o755)
@@ -173,9 +165,7 @@ def test_a_note_says_when_a_node_heard_and_a_new_process_forgets_it(tmp_path: Pa
     assert not note.exists()
 
 
-def test_a_full_disk_and_no_systemd_are_no_reason_to_stop_the_heart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_stops_no_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
     Ear(tmp_path / "heard").note()
@@ -220,9 +210,7 @@ patient.main()
 @pytest.mark.parametrize(
     ("script", "said"), [(DEAF, "nothing was heard"), (ENDED, "has ended by itself")]
 )
-def test_a_node_that_hears_nothing_or_whose_main_thread_ended_ends(
-    tmp_path: Path, script: str, said: str
-) -> None:
+def test_a_deaf_or_dead_node_ends(tmp_path: Path, script: str, said: str) -> None:
     """Though a thread of Flower's own would have it live on."""
     done = subprocess.run(
         [sys.executable, "-c", script], env={**os.environ, "FLWR_HOME": str(tmp_path)},

@@ -14,11 +14,7 @@ from hdpfl_flower.errors import CheckpointError
 from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.monitoring.journal import Event, read_journal
 from server_app.in_process.comparison import RunJob, compare, jobs_of
-from server_app.in_process.finished_runs import (
-    folder_of,
-    run_anew,
-    run_or_resume,
-)
+from server_app.in_process.finished_runs import folder_of, run_anew, run_or_resume
 from server_app.run.checkpoint import NAME
 
 SITES, ROUNDS = 3, 3
@@ -70,9 +66,7 @@ def times_resumed(job: RunJob) -> int:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_comparison_that_resumes_ends_as_one_that_was_never_interrupted(
-    tmp_path: Path, case: str
-) -> None:
+def test_a_resumed_comparison_ends_as_an_uninterrupted_one(tmp_path: Path, case: str) -> None:
     rules = RULES.get(case, ("fedavg", "mmse"))
     whole = found(jobs(tmp_path / "whole", case, *rules), run_anew)
     todo = jobs(tmp_path / "killed", case, *rules)
@@ -84,9 +78,7 @@ def test_a_comparison_that_resumes_ends_as_one_that_was_never_interrupted(
     assert [times_resumed(job) for job in todo] == [0, 1]
 
 
-def test_a_crash_while_a_sites_ledger_is_made_leaves_no_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_leaves_no_ledgers_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = found(jobs(tmp_path / "whole", "records", "fedavg"), run_anew)
     todo = jobs(tmp_path / "killed", "records", "fedavg")
 

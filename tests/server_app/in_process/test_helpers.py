@@ -30,9 +30,7 @@ def fail_there(job: RunJob, on_round: OnRound) -> list[Event]:
     return note(job, on_round)
 
 
-def test_a_long_comparison_is_shared_and_each_job_is_done_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_long_comparison_does_each_job_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "WORTH", 0.0)
     monkeypatch.setattr(comparison, "make_pool", waits_for_its_first(comparison.make_pool))
     ticks: list[int] = []

@@ -43,9 +43,7 @@ def sent_honestly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Upda
     return cache(lambda: uploads(LocalGrid(SITES), tmp_path_factory.mktemp("honest")))
 
 
-def test_liars_reverse_their_own_update_and_the_others_send_theirs(
-    tmp_path: Path, sent_honestly: Callable[[], Updates]
-) -> None:
+def test_liars_alone_reverse_updates(tmp_path: Path, sent_honestly: Callable[[], Updates]) -> None:
     honest = sent_honestly()
     found = uploads(AttackGrid(SITES, attack=Attack("minus-5", LIARS)), tmp_path)
     for site, update in honest.items():
@@ -69,9 +67,7 @@ def test_a_run_with_liars_refuses_them_and_says_why(tmp_path: Path) -> None:
             assert event["rejected"] == expected
 
 
-def test_a_poisoned_site_trains_on_changed_labels_under_its_own_noise(
-    tmp_path: Path, sent_honestly: Callable[[], Updates]
-) -> None:
+def test_poison_changes_labels_alone(tmp_path: Path, sent_honestly: Callable[[], Updates]) -> None:
     """The noise is that of its honest update; the progress is that of an honest site on others."""
     honest = sent_honestly()
     found = uploads(AttackGrid(SITES, attack=Attack("label-flip", LIARS)), tmp_path)
@@ -85,9 +81,7 @@ def test_a_poisoned_site_trains_on_changed_labels_under_its_own_noise(
         assert np.linalg.norm(flipped - rows) > 0.1 * np.linalg.norm(rows)
 
 
-def test_colluders_use_the_mean_of_what_they_computed(
-    tmp_path: Path, sent_honestly: Callable[[], Updates]
-) -> None:
+def test_colluders_use_their_mean(tmp_path: Path, sent_honestly: Callable[[], Updates]) -> None:
     honest = sent_honestly()
     clean = uploads(AttackGrid(SITES, attack=Attack("minus-1", LIARS)), tmp_path / "a")
     found = uploads(AttackGrid(SITES, attack=Attack("minus-mean", LIARS)), tmp_path / "c")

@@ -127,9 +127,7 @@ LEAST = {key: ROUND[key] for key in ("round", "asked", "accepted", "rejections",
      ({**ROUND, "accepted": ["z"]}, 1), ({**ROUND, "asked": [1, 2], "accepted": [1]}, 1),
      ({**ROUND, "rejections": ["c"]}, 1), ({"round": None}, 1), ({**ROUND, "round": 10**400}, 0)],
 )  # fmt: skip
-def test_damaged_rounds_hide_no_other_run(
-    tmp_path: Path, facts: dict[str, Any], unreadable: int
-) -> None:
+def test_damage_hides_no_run(tmp_path: Path, facts: dict[str, Any], unreadable: int) -> None:
     write(tmp_path / "odd", facts)
     write(tmp_path / "r", ROUND)
     readings = list(RunFollower(tmp_path).readings())
@@ -170,9 +168,7 @@ def test_what_a_journal_may_hold_of_a_profile_is_not_shown(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("guessed_noise")
 @pytest.mark.parametrize("strategy", ["weiavg", "fedhdp"])
-def test_no_profile_value_is_shown_of_a_run_whose_sites_disclose_them(
-    tmp_path: Path, strategy: str
-) -> None:
+def test_disclosed_profile_values_are_not_shown(tmp_path: Path, strategy: str) -> None:
     terms = RunConfig.parse({
         "strategy": strategy, "epsilons": "3.217391,7.654321,5.432109", "batch-sizes": "137",
         "delta": 1.7e-6, "rounds": 2, "local-steps": 1, "run-id": "r", "runs-dir": str(tmp_path),

@@ -101,6 +101,13 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+QUICK = {"r-dpcfl", "pfa-plus", "control variates of weights", "found rate", "drawn sites"}
+"""Cases of ``make test``: several models, a basis, control variates, estimates, lots.
+
+That the state of every strategy survives a checkpoint is in the contract suite.
+"""
+
+
 def terms_of(folder: Path, run_id: str, **more: Any) -> RunConfig:
     config = {"rounds": ROUNDS, "runs-dir": str(folder), "run-id": run_id, "evaluation": "none"}
     needed = NEEDED.get(more.get("strategy", ""), {})
@@ -118,10 +125,7 @@ def go(
 
     streams = ReleaseStreams.simulated(1, "server", 0, "round", (at and at.streams) or (0, 0))
     checkpoints = Checkpoints({"engine": "test"}, at, seeded=True)
-    return run(
-        grid or federation(), terms, on_event, streams=streams,
-        checkpoints=checkpoints,
-    )  # fmt: skip
+    return run(grid or federation(), terms, on_event, streams=streams, checkpoints=checkpoints)
 
 
 def interrupted(runs: Path, **more: Any) -> Path:

@@ -58,9 +58,7 @@ def test_the_journal_says_what_is_promised_before_the_first_round_ends(tmp_path:
     assert content["privacy"]["noise"] == "server"
 
 
-def test_a_site_that_declines_is_told_apart_from_one_that_does_not_disclose(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_declining_is_not_withholding(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The server sees a constant code; what its terms ask of a profile it knows itself."""
     grid = scripted({"a": 2.0, "b": 2.0, "c": 2.0})
     grid.facts = {"a": {"epsilon": 2.0}, "b": Error(wire.DECLINED, "declined"), "c": {}}

@@ -52,9 +52,7 @@ def test_the_journal_and_the_result_hold_every_groups_accuracy(tmp_path: Path) -
         ({"dataset": "site"}, "named 'dataset'"),
     ],
 )
-def test_groups_that_cannot_be_are_refused_before_a_site_is_asked(
-    change: dict[str, str], words: str, tmp_path: Path
-) -> None:
+def test_bad_groups_are_refused_first(change: dict[str, str], words: str, tmp_path: Path) -> None:
     grid = ScriptedGrid({})
     terms = TERMS.updated(runs_dir=str(tmp_path), schema_text="heart", **change)
     with pytest.raises(TermsError, match=words):

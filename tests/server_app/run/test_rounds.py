@@ -18,8 +18,10 @@ from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.monitoring.influence import Decides
 from hdpfl_flower.monitoring.journal import read_journal
+from server_app.app import _notice_of
 from server_app.run.rounds import RunResult, finalize_terms, run, warn_of
 from strategies import STRATEGIES, make_strategy
+from tests.cases import sampled
 from tests.federation import NEEDED, ScriptedGrid, Site
 
 SIZE = 650
@@ -104,7 +106,9 @@ def without_it(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Arra
     return train
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "strategy", sampled(STRATEGIES, ("mmse", "pfa", "fedhdp", "ifca", "splitting"))
+)
 def test_no_fault_changes_anything_under_any_strategy(
     tmp_path: Path, strategy: str, without_it: Callable[[str], Arrays]
 ) -> None:
@@ -174,9 +178,7 @@ def test_too_few_sites_is_one_clear_line(tmp_path: Path) -> None:
         run(ScriptedGrid({n: noisy(1) for n in "abc"}), terms)
 
 
-def test_who_took_part_is_in_no_log_where_the_server_adds_the_noise(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_participants_are_not_logged_under_server_noise(caplog: pytest.LogCaptureFixture) -> None:
     for named in (False, True):
         warn_of(2, Decides("model", 0, "secret-site", 0.75), named=named)
         assert ("secret-site" in caplog.text) is named
@@ -193,8 +195,10 @@ def test_a_run_leaves_its_files_and_no_profile_value(tmp_path: Path) -> None:
     assert seen == [*start, "round", "round", "round", *end]
     folder = tmp_path / "r"
     assert {path.name for path in folder.iterdir()} == {
-        "journal.jsonl", "model.safetensors", "result.json",
-    }  # fmt: skip
+        "journal.jsonl",
+        "model.safetensors",
+        "result.json",
+    }
     saved = load_file(folder / "model.safetensors")
     for name, array in result.arrays.items():
         np.testing.assert_array_equal(saved[name], array)
@@ -218,3 +222,15 @@ def test_flowers_own_start_runs_the_same_rule(tmp_path: Path) -> None:
     )
     for name, array in ours.arrays.items():
         np.testing.assert_array_equal(theirs.arrays[name].numpy(), array)
+
+
+# --- what a person is told of a run: of approvals that wait and of its end, and nothing private
+
+
+def test_each_event_has_its_notice() -> None:
+    assert _notice_of({"event": "approval", "site": "a", "status": "approved"}) == {}
+    assert _notice_of({"event": "approval", "site": "a", "status": "pending"}) == {
+        "notice": "request-pending",
+        "site": "a",
+    }
+    assert _notice_of({"event": "round"}) == {}

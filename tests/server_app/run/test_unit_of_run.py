@@ -52,9 +52,7 @@ def make_sites(folder: Path, number: int, own: str) -> None:
     ],
     ids=["id", "record", "client"],
 )
-def test_the_unit_is_that_of_the_schema_everywhere(
-    tmp_path: Path, own: str, noise: str, unit: str, relation: str
-) -> None:
+def test_the_schema_rules(tmp_path: Path, own: str, noise: str, unit: str, relation: str) -> None:
     make_sites(tmp_path, 2, own)
     schema = f'id = "{own}"\n{SCHEMA}' if own else SCHEMA
     terms = config_of(

@@ -32,9 +32,7 @@ def rows_of(n: int, d: int = 500, seed: int = 1) -> npt.NDArray[np.float32]:
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 0.49])
 @pytest.mark.parametrize("n", [1, 2, 9, 10, 20])
-def test_it_is_the_trimmed_mean_of_every_coordinate(
-    share: float, n: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_coordinates_are_trimmed(share: float, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BLOCK", 64)
     rows = rows_of(n)
     expected = trim_mean(rows.astype(np.float64), share, axis=0)

@@ -109,9 +109,7 @@ def test_the_run_waits_for_operators_and_asks_no_site_before_it_approved(tmp_pat
     assert [asked[1] for asked in grid.asked[:first]] == [wire.JOIN] * first
 
 
-def test_after_the_timeout_it_goes_on_without_those_who_did_not_approve(
-    tmp_path: Path, clock: list[float]
-) -> None:
+def test_after_the_timeout_unapproved_sites_are_left(tmp_path: Path, clock: list[float]) -> None:
     grid = Operators({"a": approves, "b": waits, "c": approves, "d": refuses})
     result, events = run_of(grid, tmp_path)
     assert clock[0] == pytest.approx(101, abs=1)
@@ -122,9 +120,7 @@ def test_after_the_timeout_it_goes_on_without_those_who_did_not_approve(
     assert {name for name, kind, _ in grid.asked if kind == wire.FINISH} == {"a", "c"}
 
 
-def test_who_refused_is_not_asked_again_and_nobody_waits_for_it(
-    tmp_path: Path, clock: list[float]
-) -> None:
+def test_a_refusing_site_is_not_asked_again(tmp_path: Path, clock: list[float]) -> None:
     grid = Operators({"a": approves, "b": refuses, "c": approves})
     run_of(grid, tmp_path)
     assert clock[0] == 0 and grid.joins_of("b") == 1
@@ -177,9 +173,7 @@ class Comes(Operators):
         return [node for node in super().get_nodes() if node.name != away]
 
 
-def test_a_site_that_goes_is_named_and_asked_again_when_it_is_back(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_returning_site_is_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     grid = Comes({"a": approves, "b": approves, "c": approves})
     _, events = run_of(grid, tmp_path, rounds=6)
     said = [(e["site"], e["status"]) for e in events if e["event"] == "presence"]

@@ -63,9 +63,7 @@ def updates_of(
         ({"model": "mlp:8"}, "at least 9 inputs .* 'mlp:8' has 8"),
     ],
 )
-def test_without_public_records_or_a_head_it_is_refused_with_the_remedy(
-    wrong: dict[str, Any], why: str
-) -> None:
+def test_no_public_records_or_head_is_refused(wrong: dict[str, Any], why: str) -> None:
     with pytest.raises(TermsError, match=f"'guard' = 'content'.*{why}.*take 'cap' or 'none'"):
         make_guard(terms_of(**wrong), sums=True)
 

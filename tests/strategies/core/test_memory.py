@@ -12,15 +12,7 @@ from hdpfl_flower.linalg import update_matrix as matrix
 from hdpfl_flower.updates import RoundUpdates
 from strategies.core import base
 from strategies.core.base import HDPStrategy
-from tests.strategies.core.memory import (
-    BAR,
-    BARS,
-    CLASSES,
-    INPUTS,
-    SITES,
-    STRATEGIES,
-    two_rounds,
-)
+from tests.strategies.core.memory import BAR, BARS, CLASSES, INPUTS, SITES, STRATEGIES, two_rounds
 
 FIXED = 8_000_000
 """Bytes of blocks and samples of a fixed size: of ``mmse`` the kept sums, 6 MB for 20 sites."""
@@ -43,8 +35,10 @@ def share(name: str, monkeypatch: pytest.MonkeyPatch, width: int = 5_000) -> flo
     monkeypatch.setattr(HDPStrategy, "_screen", full)
     # A found rate adds the last aggregate in float64, whatever the strategy.
     config: dict[str, Any] = {
-        "strategy": name.partition(",")[0], "learning-rate": 0.1, **STRATEGIES[name],
-    }  # fmt: skip
+        "strategy": name.partition(",")[0],
+        "learning-rate": 0.1,
+        **STRATEGIES[name],
+    }
     peak = 0
     two_rounds(config, 5, name)  # imports
     tracemalloc.start()
@@ -56,9 +50,7 @@ def share(name: str, monkeypatch: pytest.MonkeyPatch, width: int = 5_000) -> flo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_round_takes_little_more_than_its_updates(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_takes_little_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bar above an idle server, which holds a model; the last draw is its own.
 
     Blocks and samples of a fixed size come on top: nothing to the gigabyte of the bar.

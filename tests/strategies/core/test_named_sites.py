@@ -58,9 +58,7 @@ def test_a_fingerprint_is_that_of_openssh(tmp_path: Path) -> None:
         assert said.stdout.split()[1] == PRINTS[name]
 
 
-def test_no_node_beside_the_listed_ones_gets_a_message(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unlisted_nodes_get_no_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     grid = Registered(dict.fromkeys(NAMES, approves))
     with caplog.at_level(logging.WARNING):
         result, _ = run_of(grid, tmp_path, sites=f"{PRINTS['c']}, {PRINTS['a']}")

@@ -43,9 +43,7 @@ def plan_of(rule: LevelAveraging):
 
 
 @pytest.mark.parametrize(("levels", "epsilons"), MENUS)
-def test_the_sum_of_the_clipping_bits_has_the_noise_that_is_paid_for(
-    levels: str, epsilons: list[float]
-) -> None:
+def test_clipping_bits_have_the_paid_noise(levels: str, epsilons: list[float]) -> None:
     rule = rule_of(epsilons, levels=levels)
     plan, row = plan_of(rule), np.full((1, 1), 0.25)
     expected = plan.sampling_prob * SITES

@@ -118,9 +118,7 @@ def test_the_noise_does_not_depend_on_who_came() -> None:
     assert np.abs(difference[1:]).max() < 1e-6
 
 
-def test_the_clip_norm_moves_towards_the_quantile_within_its_bounds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_clip_norm_moves_to_the_quantile(monkeypatch: pytest.MonkeyPatch) -> None:
     epsilons = [2.0] * 2000
     for scale, sign in ((1e-4, -1), (1e4, 1)):
         rows = np.random.default_rng(1).normal(0, scale, (1000, 20))
@@ -133,9 +131,7 @@ def test_the_clip_norm_moves_towards_the_quantile_within_its_bounds(
             assert state.clip_norm == pytest.approx(expected, rel=0.02)
 
 
-def test_auto_shares_where_opted_out_sites_are_unlike_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_auto_shares_with_unlike_opted_out_sites(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(level_averaging, "CLIP_BOUNDS", (1e-3, 1.0))
 
     def weight(gap: float, **more: Any) -> float:
@@ -306,9 +302,7 @@ def test_non_private_runs_on_simulated_sites_alone() -> None:
 
 
 @pytest.mark.parametrize("ratio", ["best", 1.0])
-def test_a_federation_that_estimates_a_point_has_the_predicted_variance(
-    ratio: str | float,
-) -> None:
+def test_a_point_federation_has_the_predicted_variance(ratio: str | float) -> None:
     """FedHDP's Section 3 through the real rule: each of 20,000 coordinates is a draw of its own.
 
     The mean square lies within 6 standard errors, √(2/20,000) of it, of the prediction: two in 10⁹

@@ -6,14 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.guards.bounds import (
-    COPY,
-    REPEATS,
-    ZEROS,
-    Digests,
-    cap_weights,
-    refuse_copies,
-)
+from strategies.guards.bounds import COPY, REPEATS, ZEROS, Digests, cap_weights, refuse_copies
 
 SITES = ("a", "b", "c", "d")
 
@@ -63,9 +56,7 @@ def test_what_is_cut_off_is_shared_in_proportion() -> None:
     st.lists(st.floats(0, 1e6), min_size=1, max_size=30).filter(lambda w: sum(w) > 1e-6),
     st.floats(0.01, 1.5),
 )
-def test_capped_weights_are_convex_in_order_and_below_the_cap(
-    given_weights: list[float], limit: float
-) -> None:
+def test_capped_weights_stay_convex_and_ordered(given_weights: list[float], limit: float) -> None:
     weights = np.array(given_weights) / sum(given_weights)
     capped = cap_weights(weights, limit)
     assert abs(capped.sum() - 1) < 1e-9

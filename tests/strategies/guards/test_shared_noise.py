@@ -137,9 +137,7 @@ def alarms(draw: Callable[[np.random.Generator], bool]) -> int:
     return sum(draw(generator) for _ in range(DRAWS))
 
 
-def test_two_of_a_run_are_taken_for_colluders_as_often_as_stated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_false_alarms_of_collusion_are_as_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of independent silent sums, at a rate that can be counted: 1e-6 to be above it by chance.
 
     Exact but for the union over the pairs: at least half of it is used. Of sums that are half as

@@ -70,9 +70,7 @@ def test_r_dpcfl_has_one_model_where_there_are_no_groups(
 
 
 @pytest.mark.parametrize(("cluster_map", "clusters"), [("mixture", 0), ("mixture", 2), ("pca", 2)])
-def test_r_dpcfl_has_a_model_a_group_where_there_are_groups(
-    cluster_map: str, clusters: int
-) -> None:
+def test_r_dpcfl_has_a_model_for_each_group(cluster_map: str, clusters: int) -> None:
     _, found = begins(
         "groups", **{"r-dpcfl.cluster-map": cluster_map, "r-dpcfl.clusters": clusters}
     )

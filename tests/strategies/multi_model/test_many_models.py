@@ -253,9 +253,7 @@ def test_each_baseline_changes_what_it_claims(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_terms_that_cannot_be_are_refused_before_anything_is_trained(
-    tmp_path: Path, more: dict[str, Any], words: str
-) -> None:
+def test_bad_terms_are_refused_first(tmp_path: Path, more: dict[str, Any], words: str) -> None:
     with pytest.raises((StrategyError, TermsError), match=words):
         scripted(two_groups(), tmp_path, **more)
     journal = tmp_path / "r" / "journal.jsonl"

@@ -84,9 +84,7 @@ def test_a_strategy_sets_what_the_terms_leave_open(name: str) -> None:
           "schema": "heart"}, "take 'mask=noisy-updates', or a named 'dataset'"),
     ],
 )  # fmt: skip
-def test_what_contradicts_is_refused_up_front_by_key_and_remedy(
-    config: dict[str, Any], words: str
-) -> None:
+def test_contradictions_are_refused_by_key(config: dict[str, Any], words: str) -> None:
     with pytest.raises(HDPFLError) as error:
         terms_of(**config)
     assert words in str(error.value)

@@ -242,9 +242,7 @@ def test_a_run_survives_absent_sites_and_ends_at_the_solution(tmp_path: Path, ab
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused_by_name_before_any_site_is_asked(
-    keys: dict[str, Any], words: str
-) -> None:
+def test_impossible_terms_are_refused_by_name(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(HDPFLError, match=words):
         ready_strategy(config_of(**keys))
 

@@ -37,9 +37,7 @@ def found(mean: float, **levels: tuple[float, float]) -> LevelResult:
 
 
 @pytest.mark.parametrize("study", [FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED])
-def test_every_row_has_the_rate_and_the_schedule_of_the_server(
-    study: LevelStudy,
-) -> None:
+def test_every_row_has_the_servers_rate_and_schedule(study: LevelStudy) -> None:
     options = replace(DIGITS, full=True)
     for place in study.places(options):
         server = make_strategy(study.job(place, 2.0, 1, options, Path("x")).config).server

@@ -28,9 +28,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
-def test_claims_hold_or_fail_in_the_quick_form_as_the_results_page_says(
-    figure: SplittingStudy, tmp_path: Path
-) -> None:
+def test_quick_claims_are_the_results_pages(figure: SplittingStudy, tmp_path: Path) -> None:
     # The other panels take longer and are on the results page.
     found = figure.conduct(Options(columns=("std 0.25",)), tmp_path)
     expected = [{"claim": c.text, "holds": c.expected} for c in figure.claims]
@@ -47,9 +45,7 @@ def test_every_expected_number_has_a_cell() -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_an_interruption_loses_no_finished_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interruptions_keep_finished_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, ran = frame.gaps, []
 
     def interrupted(method, *rest):  # type: ignore[no-untyped-def]

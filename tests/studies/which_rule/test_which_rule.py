@@ -75,8 +75,10 @@ def test_odd_clients_count_by_the_records_of_the_others() -> None:
     assert drawn.tolist() == 14 * [0.3] + 6 * [1.0]
     few = ("sampled odd labels 30 % 6 ε 1 12", FEDAVG)
     assert WHICH_RULE.job(few, "auto", FIRST_SEED, FULL, Path("x")).config.as_config() == {
-        **odd.as_config(), "fraction": 0.4, "run-id": ANY,
-    }  # fmt: skip
+        **odd.as_config(),
+        "fraction": 0.4,
+        "run-id": ANY,
+    }
     metrics = {"accuracy": 0.5, "accuracy-group-0": 0.8, "accuracy-group-1": 0.1}
     assert study.result_of([{"metrics": metrics}], case.metric) == 80
     assert study.result_of([{"metrics": metrics}]) == 50
@@ -85,9 +87,7 @@ def test_odd_clients_count_by_the_records_of_the_others() -> None:
 # --- what is run -----------------------------------------------------------------------------
 
 
-def test_the_search_has_seeds_of_its_own_and_chooses_alone(
-    asked: list[RunJob], tmp_path: Path
-) -> None:
+def test_the_search_has_separate_seeds(asked: list[RunJob], tmp_path: Path) -> None:
     long = "logreg iid Dist6 30"  # its rates are not searched for
     columns = (CASE, long, "heart equal ε 12")
     options = Options(full=True, columns=columns, strategies=(FEDAVG, SAFE))
