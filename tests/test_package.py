@@ -67,7 +67,7 @@ def test_the_wheel_holds_the_packages_and_their_data_alone(wheel: Path) -> None:
     modules = {
         path.relative_to(ROOT).as_posix()
         for package in PACKAGES
-        for pattern in ("*.py", "*.toml", "py.typed", "template/*.md", "template/*.txt")
+        for pattern in ("*.py", "*.toml", "py.typed", "template/*.md", "template/*.txt", "*.j2")
         for path in (ROOT / package).rglob(pattern)
     }
     assert names == modules

@@ -127,7 +127,7 @@ def close_run(site: Site) -> None:
     try:
         site.ledger.close_run(site.terms.run_id)
     except LedgerError as reason:
-        # Safe: an open run stays charged whole; `hdpfl-site refuse` closes it later.
+        # Safe: an open run stays charged whole; `hdpfl-site requests --refuse` closes it later.
         log.warning("the run is not closed: %s", reason)
 
 

@@ -29,17 +29,12 @@ COMMANDS = {
     "requests": Later(
         f"{_HERE}.requests",
         "requests",
-        "List the runs that wait for approval, and the decisions so far.",
+        "List the runs that wait, and the decisions so far; with --refuse decline one.",
     ),
     "approve": Later(
         f"{_HERE}.approve",
         "approve",
         "Approve a run, a public file of weights, or with --to an app.",
-    ),
-    "refuse": Later(
-        f"{_HERE}.requests",
-        "refuse",
-        "Refuse a run for good; an approved run then makes no more releases.",
     ),
     "withdraw": Later(
         f"{_HERE}.ledger",

@@ -71,12 +71,12 @@ def test_seven_studies_where_the_sum_ends_at_three(hospital) -> None:
 
     # A run of 20 rounds that ends after 7: the rest returns.
     full = taken(hospital)
-    assert hospital("refuse", "study-7", "--yes").code == 0
+    assert hospital("requests", "--refuse", "study-7", "--yes").code == 0
     assert taken(hospital) == pytest.approx(full * (6 + 7 / 20) / 7, rel=1e-6)
     assert study(hospital, 7, rounds=8)[-1] is False, "a refused run releases no more"
     shown = hospital("plan", "--terms", hospital.terms_path).out
     assert "18 of its 20 rounds would fit" in shown
-    hospital("refuse", "study-6", "--yes")
+    hospital("requests", "--refuse", "study-6", "--yes")
     assert study(hospital, 8) == [True], "two rests are more than a run"
 
     text = hospital("report").out
@@ -113,7 +113,7 @@ def test_a_run_whose_noise_falls_is_shown_and_pays_for_each_round_as_it_is(hospi
     text = hospital.whole_report()
     for factor in (3.0, 1.0):
         assert ceil_digits(factor * frozen.noise_multiplier) in text
-    hospital("refuse", "study-1", "--yes")
+    hospital("requests", "--refuse", "study-1", "--yes")
     # The first rounds are the noisiest, and so the cheapest.
     assert 0 < taken(hospital) < 0.3 * whole * 2 / 20
     hospital.write_profile(
@@ -138,7 +138,7 @@ def test_a_refused_run_keeps_what_was_sent(hospital) -> None:
     hospital("ledger", "init")
     study(hospital, 1, rounds=3)
     whole = taken(hospital)
-    assert hospital("refuse", "study-1", "--yes").code == 0
+    assert hospital("requests", "--refuse", "study-1", "--yes").code == 0
     assert taken(hospital) == pytest.approx(whole * 3 / 20, rel=1e-6)
 
 
@@ -160,7 +160,7 @@ def test_the_choice_is_the_operators(hospital) -> None:
     assert "composition sum" in hospital("ledger", "init", "--composition", "sum").out
     study(hospital, 1)
     before = json.loads(hospital("ledger", "show", "--json").out)["spent"]
-    assert hospital("refuse", "study-1", "--yes").code == 0
+    assert hospital("requests", "--refuse", "study-1", "--yes").code == 0
     after = json.loads(hospital("ledger", "show", "--json").out)["spent"]
     assert after == before, "nothing returns under the sum"
     assert study(hospital, 1, rounds=2) == [False, False]
