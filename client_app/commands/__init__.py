@@ -57,7 +57,11 @@ COMMANDS = {
         "app",
         "The public schema of a table: draft one, check one, mock a table of one.",
     ),
-    "ledger": Later(f"{_HERE}.ledger", "app", "The budget ledger: what was charged and released."),
+    "ledger": Later(
+        f"{_HERE}.ledger",
+        "ledger",
+        "Print the charges, releases and budget left; or create the ledger, or raise its cap.",
+    ),
     "model": Later(f"{_HERE}.model", "app", "The final model of the last run."),
 }
 

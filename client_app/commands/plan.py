@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from client_app.commands.options import TERMS_HELP, ProfileOption, open_profile
-from client_app.commands.text import text_of
+from client_app.commands.texts.render import text_of
 from client_app.reports.client_level import client_level_lines
 from client_app.reports.formatting import ROUNDING, ceil_digits, floor_digits
 from client_app.reports.ledger_view import (
@@ -239,7 +239,7 @@ def ledger_view(site: Profile) -> tuple[LedgerView, list[str]]:
         return empty_ledger(site), ["no [ledger] in the profile: counted from [budget]"]
     if not site.ledger.path.exists():
         return empty_ledger(site), [
-            "no ledger yet: counted from [budget]; create it: hdpfl-site ledger init"
+            "no ledger yet: counted from [budget]; create it: hdpfl-site ledger --init"
         ]
     view = read_ledger(site)
     return view, list(notes_on_cap(view.account, site.budget))

@@ -93,7 +93,7 @@ def new(  # noqa: PLR0913, PLR0917 - options of a command line
         raise ProfileError(f"the options make no profile: {error}") from None
     write_file(to, text.encode(), force=force)
     typer.echo(
-        f"wrote {to}: read it, each key has its comment; then: hdpfl-site ledger init, and "
+        f"wrote {to}: read it, each key has its comment; then: hdpfl-site ledger --init, and "
         "hdpfl-site profile check --terms RUN.toml"
     )
 
@@ -244,8 +244,8 @@ def _check_fit(
     if not runs_that_fit(account, site, cost):
         findings.error(
             "ledger: another run does not fit into what is left, or 'policy.runs' were charged, "
-            "and the site would decline it: lower [run], or decide on more: hdpfl-site ledger "
-            "show, then init --raise-cap"
+            "and the site would decline it: lower [run], or decide on more: hdpfl-site "
+            "ledger --raise-cap"
         )
 
 
@@ -253,7 +253,7 @@ def _check_anchor(paths: LedgerPaths, findings: ProfileFindings) -> None:
     if paths.anchor is None:
         findings.warning(
             "anchor: 'ledger.anchor' is missing: nobody would notice an older ledger put back; "
-            "name a file on other storage before 'hdpfl-site ledger init'"
+            "name a file on other storage before 'hdpfl-site ledger --init'"
         )
     elif _device_of(paths.anchor) == _device_of(paths.path):
         findings.warning("anchor: it lies on the ledger's own storage; other storage is better")

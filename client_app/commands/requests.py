@@ -15,7 +15,7 @@ import typer
 
 from client_app.commands.options import ProfileOption, open_profile
 from client_app.commands.plan import cost_of, tests_of
-from client_app.commands.text import quoted, text_of
+from client_app.commands.texts.render import quoted, text_of
 from client_app.reports.ledger_view import ledger_paths, read_ledger
 from client_app.reports.lifetime import RENYI, SUM
 from client_app.site.inbox import RunRequest, read_requests, remove_request

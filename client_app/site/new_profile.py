@@ -97,7 +97,7 @@ holdout = {self.holdout!r}
 {own}
 
 [ledger]
-# One ledger for one set of records. Create it once: hdpfl-site ledger init
+# One ledger for one set of records. Create it once: hdpfl-site ledger --init
 path = {as_toml(self.ledger)}
 # Reveals that an older copy of the ledger was put back; best on other storage.
 {anchor}

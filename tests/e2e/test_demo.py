@@ -55,7 +55,7 @@ def test_each_ledger_holds_exactly_the_releases_of_the_run(
     demo: tuple[Federation, Done], site: str
 ) -> None:
     federation, _ = demo
-    assert "entries verified" in federation.hdpfl_site(site, "ledger", "show")
+    assert "entries verified" in federation.hdpfl_site(site, "ledger")
     report = json.loads(federation.hdpfl_site(site, "report", "--json"))
     profile = toml_of(federation.profile(site))
     assert report["updates"] == {"reserved": 0, "sealed": 0, "sent": ROUNDS, "lost": 0}
@@ -126,4 +126,4 @@ def test_down_stops_everything_and_keeps_what_was_done(demo: tuple[Federation, D
     assert federation.call("down").stdout == f"stopped {', '.join(HOSPITALS)}, superlink\n"
     assert federation.call("down").stdout == "nothing was running\n"
     assert "runs, pid" not in federation.call("status").stdout
-    assert "entries verified" in federation.hdpfl_site("va", "ledger", "show")
+    assert "entries verified" in federation.hdpfl_site("va", "ledger")

@@ -74,7 +74,7 @@ def test_an_infinite_epsilon_is_no_privacy_in_words(opened) -> None:
     assert "they give no privacy" in words(opened), "before the first run, too"
     opened.ledger_path.unlink()
     (opened.folder / "anchor" / "ledger.anchor").unlink()
-    assert opened("ledger", "init").code == 0
+    assert opened("ledger", "--init").code == 0
     opened.charge("run-1", rounds=1)
     text = words(opened)
     assert "NO PRIVACY: ε is infinite" in text

@@ -97,7 +97,7 @@ def test_one_unit_for_all_runs_is_one_sum(opened) -> None:
 
 def test_a_mixed_ledger_has_a_sum_for_each_unit_and_none_over_them(opened) -> None:
     opened.write_profile(("epsilon = 4.0\ndelta = 1e-4", "epsilon = 9.0\ndelta = 1e-3"))
-    opened("ledger", "init", "--raise-cap", "--yes")
+    opened("ledger", "--raise-cap", "--yes")
     charge(opened, "records-1")
     charge(opened, "records-2")
     charge(opened, "whole", noise="client")
@@ -152,13 +152,17 @@ def test_a_server_that_was_told_an_infinite_epsilon_promises_nothing(opened) -> 
 @pytest.mark.parametrize("composition", ["renyi", "sum"])
 def test_no_command_gives_one_promise_for_two_units(site, composition: str) -> None:
     """A run for one record, one for the site with all of its records, under one ledger."""
-    site("ledger", "init", "--composition", composition)
+    site("ledger", "--init", "--composition", composition)
     charge(site, "run-1")
-    one = site("ledger", "show").out
+    one = site(
+        "ledger",
+    ).out
     assert ("under this ledger together" in one) == (composition == "renyi")
     assert "protected is" not in one
     charge(site, "run-2", noise="client")
-    shown = site("ledger", "show").out
+    shown = site(
+        "ledger",
+    ).out
     site.write_terms()
     planned = site("plan", "--terms", site.terms_path).out
     for text in (shown, planned):
@@ -172,7 +176,7 @@ def test_no_command_gives_one_promise_for_two_units(site, composition: str) -> N
     else:
         assert "for each unit of those below, by the runs that protect it" in shown
         assert "all units' runs counted" in shown
-    found = json.loads(site("ledger", "show", "--json").out)["units"]
+    found = json.loads(site("ledger", "--json").out)["units"]
     assert [(each["unit"], each["runs"]) for each in found] == [
         (RECORD, ["run-1"]), (WHOLE_SITE, ["run-2"])]  # fmt: skip
     assert all(("epsilon" in each) == (composition == "sum") for each in found)
@@ -181,7 +185,7 @@ def test_no_command_gives_one_promise_for_two_units(site, composition: str) -> N
 
 
 def test_a_plan_names_the_unit_that_its_run_adds(site) -> None:
-    site("ledger", "init", "--composition", "renyi")
+    site("ledger", "--init", "--composition", "renyi")
     charge(site, "earlier", noise="client")
     site.write_terms()
     planned = site("plan", "--terms", site.terms_path).out

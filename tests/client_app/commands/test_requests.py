@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from client_app.commands import requests as listing
-from client_app.commands.text import WIDTH
+from client_app.commands.texts.render import WIDTH
 from client_app.reports.ledger_view import read_ledger
 from client_app.site import inbox
 from client_app.site.app_digest import app_digest

@@ -1,4 +1,4 @@
-"""Texts of the site's commands: the Jinja templates in ``texts``."""
+"""Texts of the site's commands: the Jinja templates in this folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDTH = 84
 
 
 def text_of(template: str, **facts: object) -> str:
-    """Return the text of ``texts/<template>.j2`` without its last line break.
+    """Return the text of ``<template>.j2`` without its last line break.
 
     Filters round numbers up (``up``) or down (``down``), to ``per_cent`` or to four ``digits``;
     ``quoted`` shows a text of the server, ``columns`` rows as lines, ``labelled`` a long text.
@@ -41,7 +41,7 @@ def quoted(text: object) -> str:
 @cache
 def _templates() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).with_name("texts")),
+        loader=FileSystemLoader(Path(__file__).parent),
         autoescape=False,  # noqa: S701 - no HTML: a terminal's text, in which finalize escapes
         undefined=StrictUndefined,
         trim_blocks=True,
