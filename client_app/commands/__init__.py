@@ -54,8 +54,8 @@ COMMANDS = {
     "profile": Later(f"{_HERE}.profile", "app", "The site's profile: write a new one, check one."),
     "schema": Later(
         f"{_HERE}.schema",
-        "app",
-        "The public schema of a table: draft one, check one, mock a table of one.",
+        "schema",
+        "Check a public schema; with --to draft one from a CSV, with --mock make up a table.",
     ),
     "ledger": Later(
         f"{_HERE}.ledger",
