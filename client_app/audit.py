@@ -176,8 +176,8 @@ def engine_of(terms: RunTerms, training: Training, *, code: bool = False) -> str
         ModelError: no engine trains the model, or one that canaries are not made for.
         DataError: the terms do not say what the model takes.
     """
-    own = terms.backbone.code if terms.backbone else ""
-    for name in (own, terms.model if is_user_code(terms.model) else ""):
+    backbone = terms.backbone.code if terms.backbone else ""
+    for name in (backbone, terms.model if is_user_code(terms.model) else ""):
         if name and not code:
             raise ModelError(f"'{name}' is code: name a profile whose 'policy.models' lists it")
     device = present(training.device)

@@ -118,11 +118,13 @@ def dp_sgd(  # noqa: PLR0913 - the last by name
         engine, start, _read(dataset, task), plan, learning_rate,
         ReleaseStreams.fresh(), physical_batch,
     )  # fmt: skip
-    trained, at = copy.deepcopy(model).cpu().eval(), 0
+    trained, position = copy.deepcopy(model).cpu().eval(), 0
     for parameter in (p for p in trained.parameters() if p.requires_grad):
-        part = (start + update)[at : at + parameter.numel()].reshape(tuple(parameter.shape))
-        parameter.data = torch.from_numpy(part)
-        at += parameter.numel()
+        values = (start + update)[position : position + parameter.numel()].reshape(
+            tuple(parameter.shape)
+        )
+        parameter.data = torch.from_numpy(values)
+        position += parameter.numel()
     spent = epsilon_of(event_of(schedule, z), delta) if z else math.inf
     return PrivateTraining(trained, spent, delta, z, plan)
 
@@ -134,8 +136,8 @@ def _read(dataset: Dataset[Any], task: Task) -> Records:
     items = [_item(dataset, row, task.input_shape) for row in range(len(dataset))]
     read = [item for item in items if item is not None]
     features = np.array([numbers for numbers, _ in read], np.float32)
-    targets, known = targets_in(np.array([target for _, target in read], np.float64), task)
-    if missing := len(items) - int(known.sum()):
+    targets, valid = targets_in(np.array([target for _, target in read], np.float64), task)
+    if missing := len(items) - int(valid.sum()):
         log.warning(
             "dp_sgd: %d of %d items count as none: they are no finite features of shape %s with a "
             "target of the loss",
@@ -143,7 +145,7 @@ def _read(dataset: Dataset[Any], task: Task) -> Records:
             len(items),
             task.input_shape,
         )
-    return Records(features.reshape(-1, *task.input_shape)[known], targets[known])
+    return Records(features.reshape(-1, *task.input_shape)[valid], targets[valid])
 
 
 def _item(
@@ -177,7 +179,7 @@ def _task_of(model: nn.Module, loss: str, shape: tuple[int, ...] | None) -> Task
     if loss not in get_args(TrainedLoss):
         raise TermsError(f"dp_sgd: 'loss' must be one of {', '.join(get_args(TrainedLoss))}")
     if shape is None:
-        first = next((each for each in model.modules() if not list(each.children())), model)
+        first = next((module for module in model.modules() if not list(module.children())), model)
         if not isinstance(first, nn.Linear):
             raise ModelError(
                 "dp_sgd: the model does not begin with a linear layer, whose inputs would be the "

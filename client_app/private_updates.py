@@ -222,21 +222,21 @@ def _one_record(content: RecordDict) -> tuple[str, ArrayRecord]:
 def _vector(arrays: ArrayRecord) -> Floats:
     """Return the arrays as one vector, float64, shape ``(d,)``; raises ``WireError``."""
     parts = [array.numpy() for array in arrays.values()]
-    if not all(part.dtype in (np.float32, np.float64) for part in parts):
+    if not all(values.dtype in (np.float32, np.float64) for values in parts):
         raise WireError("message: an array is no float32 or float64; send trainable parameters")
-    return np.concatenate([part.ravel() for part in parts]).astype(np.float64)
+    return np.concatenate([values.ravel() for values in parts]).astype(np.float64)
 
 
 def _moved(arrays: ArrayRecord, start: Floats, update: npt.NDArray[np.float32]) -> ArrayRecord:
     """Return ``start`` + ``update`` as arrays of the same names, shapes and types."""
     if len(start) != len(update):
         raise WireError("message: the model has another size than the update")
-    total, at, moved = start + update, 0, ArrayRecord()
+    total, position, moved = start + update, 0, ArrayRecord()
     for name, array in arrays.items():
         size = int(np.prod(array.shape))
-        part = total[at : at + size].reshape(array.shape)
-        moved[name] = Array(part.astype(array.dtype))
-        at += size
+        values = total[position : position + size].reshape(array.shape)
+        moved[name] = Array(values.astype(array.dtype))
+        position += size
     return moved
 
 

@@ -104,8 +104,8 @@ def personal_arrays(site: Site, whole: Arrays, tuned: bytes | None) -> Arrays:
     # A second model of the same run takes the place of the shared one.
     path = personal_path(site) if site.terms.has_second_model else None
     size = sum(array.size for array in whole.values())
-    own = load_personal_model(path, size) if path is not None else None
-    return whole if own is None else unflatten(own, whole)
+    personal = load_personal_model(path, size) if path is not None else None
+    return whole if personal is None else unflatten(personal, whole)
 
 
 def measure(site: Site, noise: Gaussians, arrays: Arrays | None) -> bytes:
@@ -142,8 +142,8 @@ def keep_personal_model(
     """
     task, added = site.task, np.zeros(site.task.outputs, np.float32)
     if noise is not None and measured is not None:
-        found, z = wire.read_sealed(measured), noise.noise_multiplier
+        release, z = wire.read_sealed(measured), noise.noise_multiplier
         declared = site.profile.training.declared_records
-        added = log_prior(task, found, z) if task.classes else mean_offset(found, z, declared)
+        added = log_prior(task, release, z) if task.classes else mean_offset(release, z, declared)
     model = PersonalModel(site.terms, arrays, added, kind_of(site.terms))
     save_personal_model(personal_model_path(site), model)

@@ -84,21 +84,21 @@ def check_may_keep(site: Site, folder: Path, model: FinalModel) -> None:
     if ledger.frozen_plan(run) is not None:
         _ = site.plan  # declines terms that changed
     try:
-        kept = load_final_model(folder)
+        stored = load_final_model(folder)
     except (DataError, TermsError):
         return
-    if kept.terms.run_id == run and not _is_same(kept, model):
+    if stored.terms.run_id == run and not _is_same(stored, model):
         raise Declined(Reason.REPLAY, "another final model of the run is kept in [state]")
-    if begun.get(kept.terms.run_id, 0) > begun[run]:
+    if begun.get(stored.terms.run_id, 0) > begun[run]:
         raise Declined(
             Reason.TERMS, "the model kept in [state] is that of a later run of this site's"
         )
 
 
-def _is_same(kept: FinalModel, sent: FinalModel) -> bool:
+def _is_same(stored: FinalModel, sent: FinalModel) -> bool:
     """Return whether two final models and terms are equal, bit by bit."""
-    return not changed_terms(kept.terms, sent.terms) and (
-        {name: (a.shape, a.tobytes()) for name, a in kept.arrays.items()}
+    return not changed_terms(stored.terms, sent.terms) and (
+        {name: (a.shape, a.tobytes()) for name, a in stored.arrays.items()}
         == {name: (a.shape, a.tobytes()) for name, a in sent.arrays.items()}
     )
 

@@ -53,8 +53,8 @@ class PersonalModel:
 
     def outputs(self, task: Task, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return the model's outputs, float32, shape ``(n, task.outputs)``."""
-        found = predict(self.terms.model, task, self.arrays, features)
-        return np.asarray(found + self.added, np.float32)
+        outputs = predict(self.terms.model, task, self.arrays, features)
+        return np.asarray(outputs + self.added, np.float32)
 
 
 def folded(model: PersonalModel, task: Task) -> PersonalModel:
@@ -69,10 +69,10 @@ def folded(model: PersonalModel, task: Task) -> PersonalModel:
     for name, array in model.arrays.items():
         if array.shape == model.added.shape:
             moved = {**model.arrays, name: np.asarray(array + model.added, np.float32)}
-            found = replace(model, arrays=moved, added=np.zeros_like(model.added))
+            candidate = replace(model, arrays=moved, added=np.zeros_like(model.added))
             scale = 1 + np.abs(wanted).max()
-            if np.allclose(found.outputs(task, probe), wanted, atol=1e-5 * scale):
-                return found
+            if np.allclose(candidate.outputs(task, probe), wanted, atol=1e-5 * scale):
+                return candidate
     return model
 
 
@@ -131,8 +131,8 @@ def assemble(site: Site, shared: Arrays, last_round: int) -> Arrays:
         state = load_state(personal_state_path(site))
         if shrink := terms.after.shrink:
             sizes = [array.size for array in shared.values()]
-            own = shrunk_deviation(state, vector, sizes, last_round)
-            vector = vector + np.float32(shrink.scale) * own
+            deviation = shrunk_deviation(state, vector, sizes, last_round)
+            vector = vector + np.float32(shrink.scale) * deviation
         vector = work.whole(vector, work.first() if state.part is None else state.part)
     return unflatten(vector, layout_of(terms.model, site.task))
 

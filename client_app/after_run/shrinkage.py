@@ -32,11 +32,11 @@ def shrunk_deviation(
     # The site took part in some of the rounds: its share of the global path.
     elapsed = max(last_round, state.server_round) - state.first_round + 1
     moved = shared.astype(np.float64) - state.first
-    own = state.summed - state.rounds / elapsed * moved
+    deviation = state.summed - state.rounds / elapsed * moved
     begin = 0
     for size in sizes:
-        block = own[begin : begin + size]
+        block = deviation[begin : begin + size]
         energy = float(block @ block)
         block *= max(0.0, 1 - size * state.variance / energy) if energy else 0.0
         begin += size
-    return np.asarray(own, np.float32)
+    return np.asarray(deviation, np.float32)

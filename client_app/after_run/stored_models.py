@@ -52,5 +52,5 @@ def own_arrays(folder: Path, model: FinalModel) -> Arrays | None:
         DataError: the file is damaged, or of another model.
     """
     size = sum(array.size for array in model.arrays.values())
-    own = load_personal_model(kept_personal_path(folder, model.terms), size)
-    return None if own is None else unflatten(own, model.arrays)
+    personal = load_personal_model(kept_personal_path(folder, model.terms), size)
+    return None if personal is None else unflatten(personal, model.arrays)

@@ -113,9 +113,9 @@ def _approve_app(app: Path, to: Path, sha256: str, *, yes: bool) -> None:
     needs = ", ".join(bundle.dependencies) or "none"
     typer.echo(f"{PROJECT}: starts {ENTRY_POINTS['clientapp']} here and installs nothing; it says")
     typer.echo(printable(f"  that it needs {needs}"))
-    found = list(differences(bundle))
-    typer.echo(f"unlike the package installed here: {len(found) or 'nothing'}")
-    for line in found:
+    changes = list(differences(bundle))
+    typer.echo(f"unlike the package installed here: {len(changes) or 'nothing'}")
+    for line in changes:
         typer.echo(f"  {printable(line)}")
     if not yes and not typer.confirm("It will read this site's records. Approve it?"):
         raise DeploymentError("nothing was approved")
@@ -156,9 +156,9 @@ def _installed() -> Iterator[tuple[str, bytes]]:
             if not name.startswith(TOOLS):
                 yield name, path.read_bytes()
     # A source folder has an egg-info, too, without the licence.
-    for own in distributions(name="hdpfl-flower"):
-        if text := own.read_text("licenses/LICENSE"):
+    for installed in distributions(name="hdpfl-flower"):
+        if text := installed.read_text("licenses/LICENSE"):
             yield "LICENSE", text.encode()
-            readme = own.metadata.get_payload()  # type: ignore[attr-defined]
+            readme = installed.metadata.get_payload()  # type: ignore[attr-defined]
             yield "README.md", str(readme).encode()
             return

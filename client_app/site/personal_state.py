@@ -92,8 +92,8 @@ def load_state(path: Path) -> PersonalState:
     try:
         with safe_open(path, framework="numpy") as file:
             facts = json.loads((file.metadata() or {})[_FACTS])
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return PersonalState(**facts, **found)
+            vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return PersonalState(**facts, **vectors)
     except (SafetensorError, KeyError, OSError, ValueError, TypeError):
         raise DataError(
             f"the personal part {path} is damaged; restore it, or remove it to start anew"

@@ -177,8 +177,8 @@ class Site:
 
             task = self.task
             if task.embedding and self.profile.state:
-                kept = Remembered(task.embedding, self.memory, self.profile.state.path)
-                task = replace(task, embedding=kept)
+                remembered = Remembered(task.embedding, self.memory, self.profile.state.path)
+                task = replace(task, embedding=remembered)
             source = self.profile.data.without(self._withdrawn)
             data = read_site_data(source, task, self.terms.schema_text)
             return data.train, data.test, data.train if data.units is None else data.units
@@ -213,19 +213,19 @@ class Remembered:
 
         if not len(features):
             return self.embedding(features)
-        kept = self.memory.setdefault(_KEY, ConfigRecord({"key": os.urandom(32)}))
-        cipher, file = AESGCM(cast("bytes", kept["key"])), self.folder / "backbone.bin"
+        stored = self.memory.setdefault(_KEY, ConfigRecord({"key": os.urandom(32)}))
+        cipher, file = AESGCM(cast("bytes", stored["key"])), self.folder / "backbone.bin"
         digest = sha256(repr(self.embedding).encode() + features.tobytes()).digest()
         try:
             sealed = file.read_bytes()
             plain = cipher.decrypt(sealed[:_NONCE], sealed[_NONCE:], digest)
             return np.frombuffer(plain, np.float32).reshape(len(features), -1).copy()
         except (OSError, InvalidTag, ValueError):  # none, of another run or other records, cut off
-            found, nonce = self.embedding(features), os.urandom(_NONCE)
+            outputs, nonce = self.embedding(features), os.urandom(_NONCE)
         with contextlib.suppress(OSError):  # a full disk: computed anew at the next message
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            replace_file(file, nonce + cipher.encrypt(nonce, found.tobytes(), digest))
-        return found
+            replace_file(file, nonce + cipher.encrypt(nonce, outputs.tobytes(), digest))
+        return outputs
 
 
 def check_sizes(content: RecordDict, profile: Profile | None) -> None:
@@ -237,7 +237,7 @@ def check_sizes(content: RecordDict, profile: Profile | None) -> None:
         Declined: the arrays are larger than the policy allows.
         WireError: there are too many, or a name or a shape is too long.
     """
-    records = (each for each in content.values() if isinstance(each, ArrayRecord))
+    records = (item for item in content.values() if isinstance(item, ArrayRecord))
     arrays = [item for record in records for item in record.items()]
     if len(arrays) > MOST_ARRAYS or any(
         max(len(name), len(array.dtype), len(array.stype)) > MOST_NAME

@@ -92,10 +92,10 @@ class ClientLevelTrainer:
                 len(records), batch_size, terms.local_epochs, terms.local_steps, stream
             )
         )
-        whole, own = LocalJob(self.start, records, batches), self._personal
-        if own is None:
+        whole, personal = LocalJob(self.start, records, batches), self._personal
+        if personal is None:
             return self._pulled(whole)
-        whole = replace(whole, start=own.whole(self.start))
+        whole = replace(whole, start=personal.whole(self.start))
         if not batches:
             return whole  # without records there is no step to divide
 
@@ -104,7 +104,7 @@ class ClientLevelTrainer:
             some = replace(whole, batches=batches[: phase.steps], phases=(phase,))
             return train_or_stay(self._network, some, terms.learning_rate) - whole.start
 
-        course = own.course(len(batches), self.start, clean)
+        course = personal.course(len(batches), self.start, clean)
         return self._pulled(replace(whole, phases=course.phases))
 
     def _pulled(self, job: LocalJob) -> LocalJob:
@@ -152,10 +152,10 @@ class ClientLevelTrainer:
 
     def keep(self, *, replayed: bool, plan: Plan | None) -> None:
         """Store the site's own part after the round; as ``Trainer.keep``."""
-        own = self._personal
-        if own is None or own.state.server_round >= self._instructions.server_round:
+        personal = self._personal
+        if personal is None or personal.state.server_round >= self._instructions.server_round:
             return
         if replayed and self._site.simulated:
             self.run(plan)  # seeded: the same update, and the part that belongs to it
         if self._after is not None:
-            own.save(self._after)
+            personal.save(self._after)

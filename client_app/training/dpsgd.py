@@ -122,12 +122,12 @@ def train(  # noqa: PLR0913 - the last by name
                     total.zero_()
                     # An empty batch adds nothing here; its step still has the noise below.
                     for first in range(0, len(rows), physical_batch):
-                        part = rows[first : first + physical_batch]
+                        chunk = rows[first : first + physical_batch]
                         # Row numbers: only the records of this part are copied, shape
                         # (rows, *input_shape).
-                        at = torch.from_numpy(filled_up(part, granule))
-                        x, y = rows_on(features, at, device), rows_on(targets, at, device)
-                        engine.add_clipped_sum(total, x, y, len(part), plan.clip_norm)
+                        indices = torch.from_numpy(filled_up(chunk, granule))
+                        x, y = rows_on(features, indices, device), rows_on(targets, indices, device)
+                        engine.add_clipped_sum(total, x, y, len(chunk), plan.clip_norm)
                     # In every step, an empty batch's included: its absence would show that nobody
                     # was drawn. On every coordinate that the step may move.
                     noisy = add_noise(total[place], plan.noise_std, streams.noise)

@@ -166,7 +166,10 @@ class Engine(ABC):
         # The batch is filled up with copies of its first row: `count` keeps their clip factor at 0.
         missing = -len(x) % granule
         if missing:
-            x, y = (torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) for part in (x, y))
+            x, y = (
+                torch.cat([tensor, tensor[:1].expand(missing, *tensor.shape[1:])])
+                for tensor in (x, y)
+            )
         # The whole batch at once where its size is proven, else in parts of the proven granule: an
         # unproven size could let one record's presence change the last bits of another's gradient.
         rows = len(x) if self.proof.holds(granule, len(x)) else granule
@@ -180,7 +183,7 @@ class Engine(ABC):
                 continue
             # Alone even where one record counts: a row that fills up may be the one that raised.
             for row in range(counted):
-                features, target = (_copies(part[row], granule) for part in some)
+                features, target = (_copies(tensor[row], granule) for tensor in some)
                 self._is_added(total, features, target, 1, clip_norm)
 
     def _is_added(
@@ -236,7 +239,7 @@ class Engine(ABC):
         self.theta.copy_(self._drawn[kind])
         try:
             with _no_dropout(self.model):
-                x, y = (part[rows % len(part)] for part in self._pool)
+                x, y = (tensor[rows % len(tensor)] for tensor in self._pool)
                 return self._parts(x, y)
         finally:
             self.theta.copy_(before)
@@ -314,9 +317,9 @@ class VmapEngine(RowEngine):
         """Prepare the vectorised gradient of one record's loss."""
         super().__init__(model, task, device)
         # has_aux: the outputs are returned too, since the proof of rows compares them.
-        one = grad(self._loss, has_aux=True)
+        gradient = grad(self._loss, has_aux=True)
         # Each record has a dropout mask of its own, as in a batch.
-        self._gradients = vmap(one, in_dims=(None, 0, 0), randomness="different")
+        self._gradients = vmap(gradient, in_dims=(None, 0, 0), randomness="different")
         # LSTM's: it is slower, and nobody here can do anything about it.
         warnings.filterwarnings("ignore", "There is a performance drop")
 

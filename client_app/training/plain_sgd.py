@@ -95,8 +95,8 @@ class Network:
         pull = job.pull
         anchor = torch.from_numpy(pull[1].copy()).to(device) if pull else self.theta
         for rows, phase in zip(job.batches, job.trained(), strict=True):
-            at = torch.from_numpy(rows)
-            x, y = rows_on(features, at, device), rows_on(targets, at, device)
+            indices = torch.from_numpy(rows)
+            x, y = rows_on(features, indices, device), rows_on(targets, indices, device)
             keep = self._keep(phase)
             # The mean over the true batch: what depends on it is clipped, or stays at the site.
             loss = training_loss(self.task, self.model(x), y) / len(rows)
