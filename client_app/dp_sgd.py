@@ -92,18 +92,18 @@ def dp_sgd(  # noqa: PLR0913 - the last by name
         device: ``auto``, or a torch device.
 
     Guarantees:
-        The trained model is (ε, δ)-DP for one record more or less; what is accounted is what runs.
-        A record contributes nothing, and changes nothing for the others, whose item cannot be read
-        (it raises, is no pair, or has another shape), is not finite, has a target that is none of
-        the loss's, or on which the model raises: from a data set of such records, or of none, comes
-        a model of noise. No error depends on a record. Not covered: how long it takes, a process
-        that is killed, and log lines, which stay with the caller.
+        The trained model is (ε, δ)-DP for one record more or less; the accounted plan is the one
+        that runs. A record contributes nothing, and changes nothing for the others, if its item
+        cannot be read (it raises, is no pair, or has another shape), is not finite, has a target
+        that is none of the loss's, or if the model raises on it: a data set of unusable records, or
+        of none, gives a model of noise. No error depends on a record. Not covered: how long it
+        takes, a process that is killed, and log lines, which stay with the caller.
 
     Raises:
         AccountingError: no noise between 1e-3 and 1e6 fits.
         DataError: the data set has no length and no rows.
         ModelError: the model cannot be trained record by record, or ``shape`` is missing.
-        TermsError: there is no such loss.
+        TermsError: the loss is unknown.
     """
     task = _task_of(model, loss, shape)
     schedule = (Steps(batch_size / records, steps),)

@@ -105,7 +105,7 @@ def trained_together(asked: Sequence[Asked], *, private: bool = False) -> Iterat
         yield
     finally:
         for _, context in asked:
-            # Also what no message took: a result must not outlive its round.
+            # Also those that no message took: a result must not outlive its round.
             context.trained.clear()
             while context.taken:
                 with context.taken.popitem()[1]:

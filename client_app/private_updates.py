@@ -1,7 +1,7 @@
 """Client-level privacy for any Flower ClientApp: clip, noise, ledger.
 
-:class:`PrivateUpdates` is a mod, the private counterpart of Flower's ``LocalDpMod``, whose (ε, δ)
-is that of one round for ε ≤ 1 and which keeps no account. Here one plan pays for all rounds of a
+:class:`PrivateUpdates` is a mod, the private counterpart of Flower's ``LocalDpMod``, which keeps
+no account: its (ε, δ) is that of one round for ε ≤ 1. Here one plan pays for all rounds of a
 run, and a ledger on the client's own disk for all runs.
 """
 
@@ -53,13 +53,13 @@ class PrivateUpdates:
         the app does in place of returning one model of the right size (an exception, ``sys.exit``,
         an error reply, other arrays, numbers that are not finite) counts as an update of zeros,
         with noise, sealed and charged: there is a reply, of the same form, whatever the records
-        are. A constant code stands for what is decided before the app is called, by the message,
-        the ledger and the terms alone.
+        are. A constant code stands for decisions before the app is called, by the message, the
+        ledger and the terms alone.
 
         Not covered: a process that is killed or never ends (for want of memory, by a fault of
-        native code), whose round is lost and charged, and which the server sees; the time of a
+        native code): its round is lost and charged, and the server sees it; the time of a
         reply, without ``reply_after``, or where the work takes longer; an app that sends data by
-        other ways, such as a logger of experiments; mods that stand before this one in ``mods``.
+        other ways, as by a logger of experiments; mods that stand before this one in ``mods``.
         ``context.state`` has no noise and stays with the client's SuperNode: an app may train
         from it, and must not send it. Ctrl-C ends a simulation as ever; in a SuperNode's own
         process Flower takes the signal, so that a ``KeyboardInterrupt`` there is the app's.
@@ -79,8 +79,8 @@ class PrivateUpdates:
         """Set the client's terms, without reading or charging.
 
         Args:
-            ledger: the file, or what returns it for a node's context (clients of a simulation have
-                one each).
+            ledger: the file, or a function of a node's context that returns it (clients of a
+                simulation have one each).
             epsilon: ε of one run.
             delta: δ of one run.
             rounds: rounds of a run that are paid for.

@@ -92,7 +92,7 @@ def personal_arrays(site: Site, whole: Arrays, tuned: bytes | None) -> Arrays:
     """Return the site's personal parameters, before a prior.
 
     Args:
-        site: whose model it is.
+        site: owner of the model.
         whole: the final model with the site's own part.
         tuned: the sealed update of its tuning; None: there was none.
 
@@ -112,7 +112,7 @@ def measure(site: Site, noise: Gaussians, arrays: Arrays | None) -> bytes:
     """Return the personal prior's one noisy release, encoded.
 
     Args:
-        site: whose records are counted.
+        site: owner of the counted records.
         noise: of the plan.
         arrays: of the final model, under which a regression's residuals are; None: labels are
             counted.
@@ -132,7 +132,7 @@ def keep_personal_model(
     """Store the site's personal model of the run.
 
     Args:
-        site: whose model it is.
+        site: owner of the model.
         arrays: of :func:`personal_arrays`.
         noise: that the plan has for the prior's release; None: no prior is planned.
         measured: the sealed release of :func:`measure`; None: there is none.

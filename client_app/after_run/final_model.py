@@ -70,8 +70,8 @@ def check_may_keep(site: Site, folder: Path, model: FinalModel) -> None:
     A run is the site's where its plan was charged, or where a clipped update was released to a
     server that the site trusts. The model kept in ``folder`` is replaced by that of later runs
     alone, by the runs' first entries in the ledger: a server cannot put the model of an old run, of
-    none, or another one of the same run in the place of the last one. One that is damaged, or whose
-    run the ledger does not know, is replaced by any.
+    none, or another one of the same run in the place of the last one. A damaged model, or one of a
+    run that the ledger does not know, is replaced by any.
 
     Raises:
         Declined: as said; or the terms are not those that the run's plan was frozen with.

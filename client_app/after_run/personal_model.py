@@ -79,8 +79,8 @@ def folded(model: PersonalModel, task: Task) -> PersonalModel:
 def kind_of(terms: RunTerms) -> Kind:
     """Return the kind of a site's own model: private if noised throughout.
 
-    At the level of a client what stays is trained without noise. So is a second model that is
-    not private, whatever is added to it.
+    At the level of a client the part that stays is trained without noise. So is a second model
+    that is not private, whatever is added to it.
     """
     return "private" if terms.personal_is_private else "kept"
 
@@ -116,8 +116,8 @@ def assemble(site: Site, shared: Arrays, last_round: int) -> Arrays:
     """Return the site's whole model: the sent part and its own.
 
     Args:
-        site: whose model it is.
-        shared: what the server sent.
+        site: owner of the model.
+        shared: arrays of the server.
         last_round: that ``shared`` is the model after.
 
     Raises:

@@ -116,11 +116,11 @@ def log_prior(task: Task, counts: Vector, noise_multiplier: float) -> Vector:
     """Return the output offsets of noisy counts, shape ``(task.outputs,)``.
 
     The counts are first shrunk to their mean by the share of their variance that is noise (Stein's
-    estimate), so that a site whose labels are mixed like everybody's adds little but zeros. Then
-    log π̂ less its mean over the classes, which for a softmax is the same up to a constant, or the
-    log-odds of the second class where the model has one logit. The common mix of labels, which
-    nobody knows here, counts as even; where it is not (Heart: 56 % of all records), accuracy is the
-    same within its noise, 80.7 against 79.6 with the true mix taken out and 78.6 without a prior.
+    estimate), so that a site with the common mix of labels adds little but zeros. Then log π̂ less
+    its mean over the classes, which for a softmax is the same up to a constant, or the log-odds of
+    the second class where the model has one logit. The common mix of labels is unknown here and
+    counts as even; where it is not (Heart: 56 % of all records), accuracy is the same within its
+    noise, 80.7 against 79.6 with the true mix taken out and 78.6 without a prior.
 
     Args:
         task: with classes.

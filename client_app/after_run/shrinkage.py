@@ -1,6 +1,6 @@
 """Shrinkage of a site's own noisy updates, free of charge.
 
-Over a run a site's updates sum to what the others' mean gave the global model, and to a deviation
+Over a run a site's updates sum to the mean of all, which moved the global model, and to a deviation
 S of the site's own. The personal model is the final one plus ``scale`` · c_b · S_b for
 each tensor b, where c_b = (1 − d_b·v/‖S_b‖²)₊ is the positive-part factor of James and Stein (1961;
 Baranchik 1964): v, the variance of the site's noise in a coordinate of the sum, is known to the
@@ -23,7 +23,7 @@ def shrunk_deviation(
 
     Args:
         state: of the site, after its last round.
-        shared: the final model, of what is sent, shape ``(d,)``.
+        shared: the sent part of the final model, shape ``(d,)``.
         sizes: d_b, the numbers of each tensor of it, in order.
         last_round: the last round of the run.
     """

@@ -74,8 +74,7 @@ def read_bundle(path: Path) -> Bundle:
         and one of the project's own name, which is no library's. It starts at our entry points.
 
     Raises:
-        DeploymentError: no bundle, one whose files are not what it lists, or one that holds
-            something else.
+        DeploymentError: no bundle, or its files differ from its list, or it holds something else.
     """
     try:
         with path.expanduser().open("rb") as file:
@@ -129,7 +128,7 @@ def _files(path: Path, content: bytes) -> dict[str, bytes]:
             name = entry.orig_filename
             if fault := _fault_of_entry(entry) or _fault_of_name(name, seen):
                 raise DeploymentError(f"{path}: {name[:_LONGEST_NAME]!r} {fault}; {_AGAIN}")
-            # Each file's own head says what the archive's list does, and no byte lies between.
+            # Each file's own head agrees with the archive's list, and no byte lies between.
             head = entry.FileHeader()
             if (entry.header_offset, content[position : position + len(head)]) != (position, head):
                 raise ValueError("two lists")
@@ -174,7 +173,7 @@ def _fault_of_name(name: str, seen: dict[str, str]) -> str:
     """
     parts = name.split("/")
     if name != CONTENT:
-        # Checked before its folders, whose comparison is quadratic in the length of a name.
+        # Checked before its folders: their comparison is quadratic in the length of a name.
         if len(name) > _LONGEST_NAME:
             return "has too long a name"
         if not _FILE.fullmatch(name) or "__pycache__" in name.lower().split("/"):
@@ -226,8 +225,8 @@ def _is_taken(module: str) -> bool:
 def install(bundle: Bundle, folder: Path) -> Path:
     """Store an app with its launcher in ``folder``; return its folder.
 
-    What is written may be read by everybody and changed by nobody but its owner. An app that is
-    there already is written anew: nothing else lies in its folder.
+    All users may read the written files, their owner alone may change them. An app that is there
+    already is written anew: nothing else lies in its folder.
 
     Raises:
         DeploymentError: the folder cannot be written, or this Python's path is too long.
@@ -271,7 +270,7 @@ def _install_app(bundle: Bundle, apps: Path) -> None:
         for left in (unfinished, old):
             for path in (left, *left.rglob("*")):
                 if path.is_dir() and not path.is_symlink():
-                    path.chmod(0o755)  # what it holds cannot be removed else
+                    path.chmod(0o755)  # else its content cannot be removed
             shutil.rmtree(left, ignore_errors=True)
 
 

@@ -1,7 +1,7 @@
 """``hdpfl-site``: the site operator's tool, beside records, profile and ledger.
 
-Its output may show the site's private values where that is what a command is for (plan, ledger,
-report); its error messages never do.
+The output of commands for it (plan, ledger, report) shows the site's private values; error messages
+never do.
 """
 
 from __future__ import annotations

@@ -68,15 +68,15 @@ def approve(
 ) -> None:
     """Approve a run, a public file of weights, or with --to an app.
 
-    A run: prints its terms, its price and what it discloses, and asks. The ledger records who
-    approved which terms; other terms, or another app, wait for approval again.
+    A run: prints its terms, its price and its disclosures, and asks. The ledger records the
+    decider and the terms; other terms, or another app, wait for approval again.
 
     Weights: copies the file to this machine's place for them and prints its digest, which
     'policy.weights' lists, and a run config names in 'start' or 'backbone'. Look at where a file
     comes from before.
 
     An app, bit by bit: lists the files that differ from the package installed here, and asks. Run
-    it as the administrator: the user whom the SuperNode runs as must not be able to write to DIR.
+    it as the administrator: the user of the SuperNode must not be able to write to DIR.
     """
     if to is not None:
         _approve_app(Path(what), to, sha256, yes=yes)

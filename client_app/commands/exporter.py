@@ -71,14 +71,14 @@ def exporter(  # noqa: PLR0913, PLR0917 - options of a command line
     """Show this site's budget, releases, refusals and ledger to its own Prometheus.
 
     They are private: it answers this machine alone, and requests alone that bear the token, unless
-    those who ask show a certificate.
+    the clients show a certificate.
     """
     if profile is None:
         raise ProfileError("no profile is named; add --profile PATH, or set HDPFL_PROFILE")
     series = SiteSeries(profile.expanduser())
     exposition = Exporter("site", series.readings)
     if series.notify:
-        notifier = SiteSeries(profile.expanduser())  # its own: two threads share no reader
+        notifier = SiteSeries(profile.expanduser())  # two threads share no reader
         Thread(target=keep_telling, args=[notifier], daemon=True).start()
     if textfile is not None:
         keep_writing(exposition, textfile, every, mode=OF_THE_GROUP)

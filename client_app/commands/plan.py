@@ -71,8 +71,8 @@ class RunCost:
     Attributes:
         plan: of the run; the frozen one if the run is charged.
         charged: the ledger has charged the run.
-        budget: what is taken and left.
-        fit: how many such runs fit into what is left.
+        budget: taken and left.
+        fit: number of runs like it that fit into the rest.
         view: of the ledger.
         notes: remarks on the ledger.
     """
@@ -86,7 +86,7 @@ class RunCost:
 
     @property
     def fits(self) -> bool:
-        """Whether the run is charged, or fits into what is left."""
+        """Whether the run is charged, or fits into the rest of the budget."""
         return self.charged or self.fit.runs > 0
 
     @property

@@ -47,8 +47,8 @@ class SiteSeries:
     profile changed, and every five minutes; in between the last findings are shown.
 
     Guarantees:
-        Raises nothing but at the start. A ledger that is not intact is shown as such, and no
-        number of it is shown.
+        Raises nothing but at the start. A ledger that is not intact is shown as damaged, and
+        without its numbers.
     """
 
     def __init__(self, profile: Path) -> None:
@@ -95,10 +95,10 @@ class SiteSeries:
         except HDPFLError as error:
             if isinstance(error, LedgerError) and BUSY in str(error):
                 # A site at work holds the lock: that is no damage.
-                return  # what was found last still counts
+                return  # the last readings still count
             log.error("%s", error)
             readings = [metrics.INTACT.reads(False)]
-        except Exception as error:  # an exporter must not end over what it reads
+        except Exception as error:  # an exporter must not end over its input
             log.error("the ledger cannot be read: %s", type(error).__name__)
             readings = [metrics.INTACT.reads(False)]
         self._found = [*readings, metrics.CHECKED.reads(time.time())]
@@ -109,7 +109,7 @@ class SiteSeries:
         yield metrics.INTACT.reads(True)
         yield metrics.ENTRIES.reads(len(view.entries))
         yield metrics.ANCHORED.reads(bool(profile.ledger and profile.ledger.anchor))
-        # A Rényi filter keeps the cap, and gives no ε of what is taken so far.
+        # A Rényi filter keeps the cap, and gives no ε of the runs so far.
         sums = (
             ((metrics.SPENT_EPSILON, metrics.SPENT_DELTA), now.spent),
             ((metrics.LEFT_EPSILON, metrics.LEFT_DELTA), now.left),

@@ -1,8 +1,8 @@
 """Runs that wait for the operator's decision, in a file beside the ledger.
 
-The file has one row a run, what the server asked for last, and decides nothing: approvals and
-refusals are entries of the ledger. A row has a number, which no other request gets: a run whose
-terms or whose app change has a new one. A lost file costs one more request of the server.
+The file has one row a run, the server's last request, and decides nothing: approvals and refusals
+are entries of the ledger. A row has a number, which no other request gets: a run has a new one when
+its terms or its app change. A lost file costs one more request of the server.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def lines_of_table(drafted: str, names: Sequence[str], unit: str, schema: Schema
         drafted: how the table is written, with its own names of columns.
         names: of its header.
         unit: that of the protected unit's column; empty: none was named.
-        schema: the run's, whose names the lines take; None: not known yet.
+        schema: the run's, for the names of the lines; None: not known yet.
     """
     head, *blocks = drafted.split("\n[data.columns.")
     bodies = {}

@@ -58,10 +58,10 @@ class InProcessContext(Context):
 
     Attributes:
         ledger_in_file: whether its ledger outlives the process, however that ends.
-        poison: what it makes of its training records, where it is a liar; None: nothing. Test
-            records stay as they are.
-        asked: facts that the run's strategy reads; None: all that the profile discloses. What its
-            noise would be is a search for each site, which is made for a strategy that reads it.
+        poison: attacker's change of its training records; None: honest. Test records stay as they
+            are.
+        asked: facts that the run's strategy reads; None: all that the profile discloses. Its noise
+            takes a search for each site, which is made for a strategy that reads it.
     """
 
     ledger_in_file = False
@@ -111,8 +111,8 @@ def node_index(context: Context) -> tuple[int, int]:
 def simulated_config(context: Context, terms: RunTerms) -> RunConfig:
     """Return the run config of a simulated node with its message's terms.
 
-    What the run draws from, and the folder of the runs, are not in a message: the node reads them
-    from the run config that Flower, or the grid in this process, passes to it.
+    The sources of the run's draws, and the folder of the runs, are not in a message: the node reads
+    them from the run config that Flower, or the grid in this process, passes to it.
 
     Raises:
         TermsError: they are wrong.
@@ -185,7 +185,7 @@ def check_draws(config: RunConfig, number: int) -> None:
     others when their sites are first asked.
 
     Raises:
-        TermsError, DataError, ModelError, ProfileError: what the configuration draws is not there,
+        TermsError, DataError, ModelError, ProfileError: a draw of the configuration is not there,
             or makes no profile.
     """
     sizes = _sizes_of(config, number)

@@ -67,13 +67,13 @@ class Site:
         profile: its private terms.
         terms: the public terms of the run it is asked about.
         index: its partition and the number of partitions, if simulated; else None.
-        memory: what the node keeps from message to message of a run, as long as it is up.
+        memory: of the node, from message to message of a run, as long as it is up.
         in_process: whether it lives in the server's own process, its ledger in memory.
-        config: what a simulated site is drawn from, and the folder of its run; else None.
-        trained: local training that such a process has done already; empty anywhere else.
+        config: source of a simulated site's draws, and the folder of its run; else None.
+        trained: local training that the server's process has done already; empty anywhere else.
         taken: releases that it has reserved for that training; empty anywhere else.
-        poison: what a simulated liar in such a process makes of its training records; else None.
-        asked: facts that the strategy reads of such a site; None: all that it discloses.
+        poison: attacker's change of its training records; None: honest.
+        asked: facts that the strategy reads in the server's process; None: all disclosed ones.
     """
 
     profile: Profile
@@ -125,7 +125,7 @@ class Site:
             Declined: the terms differ from those that were frozen.
             AccountingError: no noise can pay for the terms.
         """
-        # The frozen plan first: a profile edited in mid-run must not change what was charged.
+        # The frozen plan first: a profile edited in mid-run must not change the charge.
         frozen = self.ledger.frozen_plan(self.terms.run_id)
         if frozen is not None:
             plan = frozen.read()
@@ -191,7 +191,7 @@ class Site:
 
 @dataclass(frozen=True, eq=False)
 class Remembered:
-    """Embedding whose outputs a site keeps from message to message of a run, encrypted.
+    """Embedding with outputs that a site keeps, encrypted, from message to message of a run.
 
     They are private data like the records. Their file lies in the state folder; its key is in the
     node's memory alone and ends with it. Flower's process has the key and not the folder.

@@ -3,7 +3,7 @@
 Li, Hu, Beirami and Smith, ICML 2021, with a λ for each privacy level (FedHDP, Algorithm 1): after
 each round that the site takes part in, one more pass of SGD over its own records, pulled towards
 the round's global model; the first pass starts there. The model never reaches the server, so it
-costs no ε, and its owner decides whom to show it. Its metrics are sent only where the profile
+costs no ε, and its owner decides on its readers. Its metrics are sent only where the profile
 discloses ``personal-metrics``; ε does not cover them.
 
 With ``second = "private"`` the pass is one of DP-SGD: each step is clipped and noised, so
@@ -56,7 +56,7 @@ def train_personal_model(site: Site, instructions: Instructions, shared: Vector)
     A result that is not finite is dropped: the next round starts from the global model.
 
     Args:
-        site: whose model it is.
+        site: owner of the model.
         instructions: of the round.
         shared: the round's global model, shape ``(d,)``.
 
@@ -138,9 +138,9 @@ def train_personal_privately(  # noqa: PLR0913 - the last by name
         pull: (λ, the round's global model).
 
     Guarantees:
-        The composition of ``plan.steps`` Gaussian mechanisms and post-processing, if ``personal`` is a
-        result of this function or the server's model. It is not covered by what was charged for
-        the update: a round of both is ``2 · plan.steps.count`` steps with the same q and z.
+        The composition of ``plan.steps`` Gaussian mechanisms and post-processing, if ``personal``
+        is a result of this function or the server's model. The charge of the update does not cover
+        it: a round of both is ``2 · plan.steps.count`` steps with the same q and z.
 
     Raises:
         TermsError: λ or the global model is wrong, as for :func:`client_app.training.dpsgd.train`.

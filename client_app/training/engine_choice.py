@@ -100,7 +100,7 @@ def choose_engine(
 
     Args:
         build: returns the model, a new one in every call.
-        said: what errors call it.
+        said: name of it in errors.
         task: shapes and loss.
         name: ``auto``, or the engine to use and no other.
         device: a torch device.

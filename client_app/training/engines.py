@@ -1,7 +1,7 @@
 """Clipped sums of per-record gradients, by the fastest way.
 
 Every engine computes the same thing: Σⱼ gⱼ · min(1, C/‖gⱼ‖) over the records of a batch, where gⱼ
-is the gradient of record j's own loss. A record whose gradient is not finite contributes zero,
+is the gradient of record j's own loss. A record without a finite gradient contributes zero,
 alone. They agree with Opacus' hooks to 1e-5 (``tests/client_app/training/test_engines.py``).
 
 The contribution of a record has the same bits whatever the other records are, however many, and
@@ -52,7 +52,7 @@ _DRAWLESS = frozenset({
 
 
 class Engine(ABC):
-    """A model whose trainable parameters are views of one vector.
+    """A model with all trainable parameters as views of one vector.
 
     Attributes:
         theta: the parameters, float32, shape ``(d,)``; write to it to set them.
@@ -160,7 +160,7 @@ class Engine(ABC):
             that raises. So cⱼ is the same whether the batch raised or not, and whoever raised in
             it. Zero for the whole batch would let one record take away b·C. Not covered: an
             exception that depends on the model's own random draws, or on how many rows are alike,
-            a process that is killed, and a GPU whose context an assertion of a kernel ends.
+            a process that is killed, and a GPU after an assertion of a kernel ended its context.
         """
         granule = self.proof.granule(*self._wanted)
         # The batch is filled up with copies of its first row: `count` keeps their clip factor at 0.
@@ -320,7 +320,7 @@ class VmapEngine(RowEngine):
         gradient = grad(self._loss, has_aux=True)
         # Each record has a dropout mask of its own, as in a batch.
         self._gradients = vmap(gradient, in_dims=(None, 0, 0), randomness="different")
-        # LSTM's: it is slower, and nobody here can do anything about it.
+        # LSTM's: it is slower, without a remedy here.
         warnings.filterwarnings("ignore", "There is a performance drop")
 
     def _loss(
@@ -365,7 +365,7 @@ def _squared_norm_of(flat: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _parts_of(outputs: torch.Tensor, gradients: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Return the parts of a row whose gradient itself is at hand."""
+    """Return the parts of a row with its gradient itself at hand."""
     flat = [gradient.flatten(1) for gradient in gradients]
     return outputs, *flat, _squared_norm_of(flat).unsqueeze(1)
 
@@ -401,7 +401,7 @@ def clip_factor(
     The factor is 0 for records that are not finite, and for all after the first ``count``.
     """
     # The norm of a gradient with NaN or ∞ in it is not finite either: one test a record. A gradient
-    # whose squared norm overflows counts as zero, too.
+    # with a squared norm that overflows counts as zero, too.
     finite = torch.isfinite(squared_norm)
     # A squared norm of 0 has rsqrt = ∞, which the clamp makes 1: a gradient of zeros stays as it
     # is.

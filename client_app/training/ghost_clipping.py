@@ -229,10 +229,10 @@ class BookkeepingEngine(Engine):
             seen = [item for item in self._seen if item is not None]
             if len(seen) < len(self._layers):
                 raise RuntimeError("a layer was not used")
-            # The version counts writes in place: a changed input is not what its layer used.
+            # The version counts writes in place: the layer did not use a changed input.
             if any(a._version != version for a, version, _ in seen):
                 raise RuntimeError("a layer's input was changed in place")
-            # Of a sum, whose gradient in the outputs is the residual to the last bit: where one is
+            # Of a sum: its gradient in the outputs is the residual to the last bit. Where one is
             # given, torch imports symbolic algebra for half a second.
             total = (outputs * residual).sum()
             deltas = torch.autograd.grad(total, [output for _, _, output in seen])
@@ -269,8 +269,7 @@ class BookkeepingEngine(Engine):
 
     def _keep(self, index: int) -> Any:
         def hook(_: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-            # A layer used twice has a gradient of two terms, whose squared norm is not the sum of
-            # theirs.
+            # A layer used twice has a gradient of two terms, and squared norms do not add up.
             if self._seen[index] is not None:
                 raise RuntimeError("a layer is used more than once")
             if not len(inputs[0]) == len(output) == self._count:  # a row that is not a record's own

@@ -33,6 +33,6 @@ def choose_privately(
     stream = site.streams(server_round, "choice").noise
     if isinstance(choices, PureSelections):
         return wire.encode_choice(choose_model_by_gumbel(correct, choices.epsilon, stream))
-    # s on each of the M counts: what is common to all counts cancels, and costs nothing.
+    # s on each of the M counts: a common part of all counts cancels, and costs nothing.
     noise_std = selection_noise_std(choices.noise_multiplier, len(models))
     return wire.encode_choice(choose_model(correct, noise_std, stream))

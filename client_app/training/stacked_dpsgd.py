@@ -105,7 +105,7 @@ class _StackedRound:
         self._batches = [_batches(job) for job in jobs]
         largest = max((len(rows) for batch in self._batches for rows in batch), default=0)
         self._width = max(min(largest, physical_batch), 1)
-        # Filled again in every step. What is left of an earlier one counts as often as zeros do.
+        # Filled again in every step. The rest of an earlier one counts as often as zeros do.
         size = len(jobs) * self._width
         self._x = np.zeros(size * inputs, np.float32)
         self._y = np.zeros(size, jobs[0].records.targets.dtype)

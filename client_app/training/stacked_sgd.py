@@ -140,8 +140,8 @@ class Stack:
             theta: the clients' parameters, shape ``(n, d)``.
             x: features, shape ``(n, b, inputs)``.
             y: targets, shape ``(n, b)``.
-            gradient: of the losses in the outputs, ``(n · b, outputs)``; given contiguous rows, it
-                returns such.
+            gradient: of the losses in the outputs, ``(n · b, outputs)``; it returns
+                contiguous rows for contiguous rows.
         """
         inputs = [x]
         for layer in self.layers:

@@ -72,7 +72,7 @@ class Trainer:
         with enough_memory("physical-batch"):
             self._engine, self._physical = engine_at(site.profile, terms.model, site.task, device)
             if not site.simulated:
-                # Here, before a release is reserved: what fails for want of memory costs no budget.
+                # Here, before a release is reserved: a failure for want of memory costs no budget.
                 settle(self._engine, training.batch_size, self._physical)
                 rehearse(self._engine, rehearsal_size(training.batch_size, self._physical))
 
@@ -114,7 +114,7 @@ class Trainer:
             update = self._train(round_plan, UPDATE, course)
         if personal is not None:
             step_std = terms.learning_rate * round_plan.noise_std / round_plan.divisor
-            # The last phase trains what is sent, whichever phases precede it.
+            # The last phase trains the sent part, whichever phases precede it.
             steps = course.phases[-1].steps if course.phases else round_plan.steps.count
             self._after = personal.after(update, self.start, step_std, steps)
             update = personal.sent(update)

@@ -94,7 +94,7 @@ class OwnRound:
 
     Attributes:
         work: of the run.
-        site: whose round it is.
+        site: of the round.
         number: of the round.
         state: before the round.
         path: of its file.
@@ -152,9 +152,9 @@ class OwnRound:
 
         Args:
             update: the noisy one, of the whole model, shape ``(D,)``.
-            shared: what the server sent, shape ``(d,)``.
+            shared: the server's model, shape ``(d,)``.
             step_std: of the noise that one step adds to a coordinate.
-            steps: that trained what is sent.
+            steps: that trained the sent part.
         """
         before = self.state
         vector = self.work.moved(self.own, update) if self.work.own_size else None
