@@ -156,9 +156,13 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
         choice = _choose(site, instructions, trainer.models, plan, charged)
         trainer.choose(int(choice))
     released = _release(
-        site, instructions, CLIPPED_UPDATE if plan is None else "update", charged,
-        lambda: trainer.run(plan), rounds_asked(terms) if plan is None else plan.rounds,
-    )  # fmt: skip
+        site,
+        instructions,
+        CLIPPED_UPDATE if plan is None else "update",
+        charged,
+        lambda: trainer.run(plan),
+        rounds_asked(terms) if plan is None else plan.rounds,
+    )
     # After the seal: a process that ends in here loses no release.
     trainer.keep(replayed=released.replayed, plan=plan)
     if not released.replayed:
@@ -201,9 +205,13 @@ def _choose(
     if choices is None or not choices.count:
         raise Declined(Reason.TERMS, "no 'choice' is planned, and the server asks for one")
     return _release(
-        site, instructions, "choice", charged,
-        lambda: choose_privately(site, instructions.server_round, models, choices), choices.count,
-    ).payload  # fmt: skip
+        site,
+        instructions,
+        "choice",
+        charged,
+        lambda: choose_privately(site, instructions.server_round, models, choices),
+        choices.count,
+    ).payload
 
 
 def _measure(
@@ -237,9 +245,13 @@ def _measure(
         once = replace(once, digest=prior_digest(instructions.terms.run_id))
     try:
         return _release(
-            site, once, COUNTS, charged,
-            lambda: measure(site, noise, arrays), noise.count,
-        ).payload  # fmt: skip
+            site,
+            once,
+            COUNTS,
+            charged,
+            lambda: measure(site, noise, arrays),
+            noise.count,
+        ).payload
     except Declined as reason:
         release = site.ledger.account().releases.get((once.terms.run_id, 1, COUNTS))
         # Residuals under another final model: the personal model that is kept stays as it is.
@@ -293,9 +305,13 @@ def score(site: Site, instructions: Instructions) -> RecordDict:
     # One place in the ledger for all of the run, whichever round the message names.
     once = replace(instructions, server_round=terms.rounds)
     payload = _release(
-        site, once, SCORES, charged,
-        lambda: count_scores(site, arrays, noise), noise.count,
-    ).payload  # fmt: skip
+        site,
+        once,
+        SCORES,
+        charged,
+        lambda: count_scores(site, arrays, noise),
+        noise.count,
+    ).payload
     return wire.write_scores(payload)
 
 
@@ -428,8 +444,11 @@ def reserve(
     terms, budget = instructions.terms, site.profile.budget
     declared = site.profile.run.epsilon if kind == CLIPPED_UPDATE else None
     if not site.simulated and (lost := site.ledger.broken_off()) is not None:
-        log.warning("the work on round %d broke off: its process was killed, or its disk was full; "
-                    "nothing of it left", lost[1])  # fmt: skip
+        log.warning(
+            "the work on round %d broke off: its process was killed, or its disk was full; "
+            "nothing of it left",
+            lost[1],
+        )
     request = Request(
         terms.run_id, instructions.server_round, kind, instructions.digest, declared, exact
     )

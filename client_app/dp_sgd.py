@@ -115,9 +115,14 @@ def dp_sgd(  # noqa: PLR0913 - the last by name
     )
     start = engine.theta.cpu().numpy().copy()
     update = train(
-        engine, start, _read(dataset, task), plan, learning_rate,
-        ReleaseStreams.fresh(), physical_batch,
-    )  # fmt: skip
+        engine,
+        start,
+        _read(dataset, task),
+        plan,
+        learning_rate,
+        ReleaseStreams.fresh(),
+        physical_batch,
+    )
     trained, position = copy.deepcopy(model).cpu().eval(), 0
     for parameter in (p for p in trained.parameters() if p.requires_grad):
         values = (start + update)[position : position + parameter.numel()].reshape(

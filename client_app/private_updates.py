@@ -94,13 +94,15 @@ class PrivateUpdates:
             ProfileError, TermsError: a number is out of range.
         """
         budget = {"epsilon": float(epsilon), "delta": float(delta)}
-        self._profile = Profile.parse({
-            "budget": budget,
-            "run": budget,
-            "training": {"batch-size": 1, "declared-records": 1},
-            "policy": {"client-noise": True},
-            "reply-after": float(reply_after),
-        })  # fmt: skip
+        self._profile = Profile.parse(
+            {
+                "budget": budget,
+                "run": budget,
+                "training": {"batch-size": 1, "declared-records": 1},
+                "policy": {"client-noise": True},
+                "reply-after": float(reply_after),
+            }
+        )
         self._terms = RunTerms().updated(
             strategy="fedavg", noise="client", rounds=rounds, clip_norm=float(clip_norm)
         )
@@ -132,8 +134,11 @@ class PrivateUpdates:
         self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
     ) -> RecordDict:
         if message.metadata.message_type.split(".")[0] != "train":
-            raise Declined(Reason.POLICY, "only rounds of training are answered: what an app "
-                           "measures on its records is not covered by ε")  # fmt: skip
+            raise Declined(
+                Reason.POLICY,
+                "only rounds of training are answered: what an app "
+                "measures on its records is not covered by ε",
+            )
         key, arrays = _one_record(message.content)
         start, server_round = _vector(arrays), _round_of(message.content)
         terms = self._terms.updated(run_id=str(message.metadata.run_id))
@@ -157,10 +162,12 @@ class PrivateUpdates:
                 ledger.mark_sent(request.key)
         finally:
             ledger.close()
-        return RecordDict({
-            key: _moved(arrays, start, wire.read_sealed(payload)),
-            "metrics": MetricRecord({self._weight_key: 1}),
-        })  # fmt: skip
+        return RecordDict(
+            {
+                key: _moved(arrays, start, wire.read_sealed(payload)),
+                "metrics": MetricRecord({self._weight_key: 1}),
+            }
+        )
 
     def _plan(self, ledger: Ledger, terms: RunTerms) -> tuple[Plan, ChargedPlan]:
         """Return the run's plan: frozen by the ledger, or new."""

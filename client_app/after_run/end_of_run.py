@@ -121,9 +121,14 @@ def measure(site: Site, noise: Gaussians, arrays: Arrays | None) -> bytes:
     if arrays is None:
         return count_labels(site.task, records, noise.noise_multiplier, stream)
     return sum_residuals(
-        site.terms.model, site.task, arrays, records, noise.noise_multiplier, stream,
+        site.terms.model,
+        site.task,
+        arrays,
+        records,
+        noise.noise_multiplier,
+        stream,
         site.profile.training.device,
-    )  # fmt: skip
+    )
 
 
 def keep_personal_model(

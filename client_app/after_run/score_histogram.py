@@ -39,9 +39,14 @@ def count_scores(site: Site, arrays: Arrays, noise: Gaussians) -> bytes:
     records = site.test_records()
     stream = site.streams(site.terms.rounds, SCORES).noise
     return noisy_cells(
-        site.terms.model, site.task, arrays, records, noise.noise_multiplier, stream,
+        site.terms.model,
+        site.task,
+        arrays,
+        records,
+        noise.noise_multiplier,
+        stream,
         site.profile.training.device,
-    )  # fmt: skip
+    )
 
 
 def noisy_cells(

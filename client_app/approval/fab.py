@@ -98,9 +98,16 @@ def read_bundle(path: Path) -> Bundle:
         )
         components = dict(app["components"])
     except (
-        zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RecursionError,
-        ValueError, LookupError, TypeError, AttributeError,
-    ):  # fmt: skip
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        RecursionError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ):
         raise DeploymentError(f"{path} is no app of Flower's; make one with: flwr build") from None
     if sorted(listed) != sorted(
         f"{name},{hashlib.sha256(data).hexdigest()},{8 * len(data)}" for name, data in files.items()

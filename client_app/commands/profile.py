@@ -93,9 +93,15 @@ def new(  # noqa: PLR0913, PLR0917 - options of a command line
     epsilon = _asked(epsilon, "--epsilon", "ε of one run (smaller protects more; 1 to 4)?", float)
     cap = _asked(cap, "--cap", "ε of all runs together, for ever?", float)
     text = NewProfile(
-        _data_lines(data, to, id_, schema), records, epsilon, cap, delta, batch_size,
-        anchor=anchor, name=name,
-    ).text()  # fmt: skip
+        _data_lines(data, to, id_, schema),
+        records,
+        epsilon,
+        cap,
+        delta,
+        batch_size,
+        anchor=anchor,
+        name=name,
+    ).text()
     try:
         Profile.parse(tomllib.loads(text))
     except ProfileError as error:

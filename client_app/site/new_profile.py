@@ -53,9 +53,11 @@ class NewProfile:
         # The 'data' comes after its keys that stand before its own tables [data.columns.NAME].
         head, columns, rest = self.data.partition("\n[data.columns")
         own_columns = f"{columns}{rest}".strip()
-        anchor = f"anchor = {as_toml(self.anchor)}" if self.anchor else (
-            '# anchor = "/mnt/other-disk/hdpfl.anchor"'
-        )  # fmt: skip
+        anchor = (
+            f"anchor = {as_toml(self.anchor)}"
+            if self.anchor
+            else ('# anchor = "/mnt/other-disk/hdpfl.anchor"')
+        )
         return f"""\
 # Profile of this site: its private terms. It stays on this machine, readable by its owner alone.
 # Every key: docs/reference/profile.md. Check it: hdpfl-site profile check

@@ -323,9 +323,17 @@ def _at(
 ) -> Site:
     if isinstance(context, InProcessContext):
         return Site(
-            profile, terms, index, context.state, not context.ledger_in_file, config,
-            context.trained, context.taken, context.poison, context.asked,
-        )  # fmt: skip
+            profile,
+            terms,
+            index,
+            context.state,
+            not context.ledger_in_file,
+            config,
+            context.trained,
+            context.taken,
+            context.poison,
+            context.asked,
+        )
     return Site(profile, terms, index, context.state, config=config)
 
 

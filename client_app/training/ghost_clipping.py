@@ -130,9 +130,18 @@ class ConvLayer(Layer):
         shape = (groups * module.out_channels, *module.weight.shape[1:])
         # The weight is not read for its own gradient; an empty one saves copying it.
         gradients = torch.ops.aten.convolution_backward(
-            delta, a, a.new_empty(shape), None, module.stride, module.padding, (1, 1),
-            False, (0, 0), groups, (False, True, False),
-        )  # fmt: skip
+            delta,
+            a,
+            a.new_empty(shape),
+            None,
+            module.stride,
+            module.padding,
+            (1, 1),
+            False,
+            (0, 0),
+            groups,
+            (False, True, False),
+        )
         gradient: torch.Tensor = gradients[1]
         return gradient
 
