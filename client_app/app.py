@@ -1,8 +1,8 @@
 """ClientApp: one guard around the handlers of the five message types.
 
 A round's order: decode → consent → plan → read the records → reserve → train → seal → encode.
-Nothing but what ``wire.py`` lists leaves the site. Whatever goes wrong, the server receives one of
-four constant codes; the reason is written to the site's own log.
+Nothing leaves the site but the fields that ``wire.py`` lists. Whatever goes wrong, the
+server receives one of four constant codes; the reason is written to the site's own log.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _last_resort(message: Message, arrived: Arrival | None) -> Message:
     """Refuse after a failed wait or reply; wait as usual, if possible.
 
     Args:
-        message: what is answered.
+        message: to answer.
         arrived: None where the profile could not be read, so that no work was done.
     """
     created_at = None
@@ -122,7 +122,7 @@ def _last_resort(message: Message, arrived: Arrival | None) -> Message:
     except BaseException as reason:  # twice: a signal ends the wait, and none of the work does
         log.error("the reply could not be held back: %s", type(reason).__name__)
         if arrived and arrived.reply_after:
-            created_at = arrived.at + arrived.reply_after
+            created_at = arrived.wall + arrived.reply_after
     return reply_with(wire.FAILED, message, created_at)
 
 
@@ -156,9 +156,13 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
         choice = _choose(site, instructions, trainer.models, plan, charged)
         trainer.choose(int(choice))
     released = _release(
-        site, instructions, CLIPPED_UPDATE if plan is None else "update", charged,
-        lambda: trainer.run(plan), rounds_asked(terms) if plan is None else plan.rounds,
-    )  # fmt: skip
+        site,
+        instructions,
+        CLIPPED_UPDATE if plan is None else "update",
+        charged,
+        lambda: trainer.run(plan),
+        rounds_asked(terms) if plan is None else plan.rounds,
+    )
     # After the seal: a process that ends in here loses no release.
     trainer.keep(replayed=released.replayed, plan=plan)
     if not released.replayed:
@@ -201,9 +205,13 @@ def _choose(
     if choices is None or not choices.count:
         raise Declined(Reason.TERMS, "no 'choice' is planned, and the server asks for one")
     return _release(
-        site, instructions, "choice", charged,
-        lambda: choose_privately(site, instructions.server_round, models, choices), choices.count,
-    ).payload  # fmt: skip
+        site,
+        instructions,
+        "choice",
+        charged,
+        lambda: choose_privately(site, instructions.server_round, models, choices),
+        choices.count,
+    ).payload
 
 
 def _measure(
@@ -215,11 +223,11 @@ def _measure(
 ) -> bytes | None:
     """Return the release behind the personal prior, sealed; None without one.
 
-    Labels are counted once a run. What broke off before its seal is spent: nothing draws it a
-    second time, and the run has no prior here.
+    Labels are counted once a run. A count that broke off before its seal is spent: nothing
+    draws it a second time, and the run has no prior here.
 
     Args:
-        site: whose records are measured.
+        site: owner of the measured records.
         instructions: of the message.
         plan: of the run.
         charged: the same, as the ledger has it.
@@ -237,9 +245,13 @@ def _measure(
         once = replace(once, digest=prior_digest(instructions.terms.run_id))
     try:
         return _release(
-            site, once, COUNTS, charged,
-            lambda: measure(site, noise, arrays), noise.count,
-        ).payload  # fmt: skip
+            site,
+            once,
+            COUNTS,
+            charged,
+            lambda: measure(site, noise, arrays),
+            noise.count,
+        ).payload
     except Declined as reason:
         release = site.ledger.account().releases.get((once.terms.run_id, 1, COUNTS))
         # Residuals under another final model: the personal model that is kept stays as it is.
@@ -293,9 +305,13 @@ def score(site: Site, instructions: Instructions) -> RecordDict:
     # One place in the ledger for all of the run, whichever round the message names.
     once = replace(instructions, server_round=terms.rounds)
     payload = _release(
-        site, once, SCORES, charged,
-        lambda: count_scores(site, arrays, noise), noise.count,
-    ).payload  # fmt: skip
+        site,
+        once,
+        SCORES,
+        charged,
+        lambda: count_scores(site, arrays, noise),
+        noise.count,
+    ).payload
     return wire.write_scores(payload)
 
 
@@ -384,10 +400,10 @@ def _release(
     """Reserve, work, seal; return the payload, now safe to send.
 
     Args:
-        site: whose release it is.
+        site: sender of the release.
         instructions: the request.
         kind: of the release.
-        plan: what covers it, None for what no plan covers.
+        plan: covers the release; None: no plan does.
         work: makes the payload.
         paid: releases of this kind that the run may take; 0: any number.
         exact: answers without noise that it holds.
@@ -419,7 +435,7 @@ def reserve(
     """Charge and reserve a release before the work; arguments as :func:`_release`.
 
     Returns:
-        The reservation, or what the same request had sealed before.
+        The reservation, or the payload that the same request sealed before.
 
     Raises:
         Declined: the ledger refuses.
@@ -428,8 +444,11 @@ def reserve(
     terms, budget = instructions.terms, site.profile.budget
     declared = site.profile.run.epsilon if kind == CLIPPED_UPDATE else None
     if not site.simulated and (lost := site.ledger.broken_off()) is not None:
-        log.warning("the work on round %d broke off: its process was killed, or its disk was full; "
-                    "nothing of it left", lost[1])  # fmt: skip
+        log.warning(
+            "the work on round %d broke off: its process was killed, or its disk was full; "
+            "nothing of it left",
+            lost[1],
+        )
     request = Request(
         terms.run_id, instructions.server_round, kind, instructions.digest, declared, exact
     )
@@ -451,7 +470,7 @@ class SiteApp(ClientApp):
     """Flower's ClientApp, with every message of any type behind the guard.
 
     Flower's own class raises where no handler is registered for a type, and sends the text of that
-    error, with what the server sent, to the server at once.
+    error, with the server's own content, to the server at once.
     """
 
     def __call__(self, message: Message, context: Context) -> Message:

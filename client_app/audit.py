@@ -1,6 +1,6 @@
 """Audit: canaries through the site's batches, clipping and noise.
 
-A canary is a record whose clipped gradient is C in a coordinate of its own: features 2¹³·eⱼ of a
+A canary is a record with a clipped gradient of C in a coordinate of its own: features 2¹³·eⱼ of a
 linear model, and a target so far off that every gradient is far above C. The bias receives 2⁻¹³ of
 it and is ignored. The update moves along that coordinate if the record took part, so the coordinate
 is the score; with all the batch in every step the scores are independent.
@@ -57,9 +57,9 @@ class Finding:
     """Findings of the canaries about one mechanism.
 
     Attributes:
-        engine: the engine that clipped, or the rule whose release it was.
+        engine: the engine that clipped, or the rule of the release.
         plan: the mechanism, with the (ε, δ) that it claims.
-        evidence: what the scores say.
+        evidence: of the scores.
         canaries: how many there were.
         width: how many of them in a release.
     """
@@ -122,7 +122,7 @@ def attack(
                 np.zeros(width + 1, np.float32),
                 canary_records(members[release], most),
                 plan.round(server_round + 1, clip_norm),
-                # η with η·C/b = _STEP: what a member moves its own coordinate by.
+                # η with η·C/b = _STEP: the move of a member's own coordinate.
                 _STEP * plan.divisor / clip_norm,
                 ReleaseStreams.fresh(),
                 max(1, training.physical_batch // most),
@@ -174,10 +174,10 @@ def engine_of(terms: RunTerms, training: Training, *, code: bool = False) -> str
 
     Raises:
         ModelError: no engine trains the model, or one that canaries are not made for.
-        DataError: the terms do not say what the model takes.
+        DataError: the terms do not name the model's inputs.
     """
-    own = terms.backbone.code if terms.backbone else ""
-    for name in (own, terms.model if is_user_code(terms.model) else ""):
+    backbone = terms.backbone.code if terms.backbone else ""
+    for name in (backbone, terms.model if is_user_code(terms.model) else ""):
         if name and not code:
             raise ModelError(f"'{name}' is code: name a profile whose 'policy.models' lists it")
     device = present(training.device)

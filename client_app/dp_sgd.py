@@ -92,18 +92,18 @@ def dp_sgd(  # noqa: PLR0913 - the last by name
         device: ``auto``, or a torch device.
 
     Guarantees:
-        The trained model is (ε, δ)-DP for one record more or less; what is accounted is what runs.
-        A record contributes nothing, and changes nothing for the others, whose item cannot be read
-        (it raises, is no pair, or has another shape), is not finite, has a target that is none of
-        the loss's, or on which the model raises: from a data set of such records, or of none, comes
-        a model of noise. No error depends on a record. Not covered: how long it takes, a process
-        that is killed, and log lines, which stay with the caller.
+        The trained model is (ε, δ)-DP for one record more or less; the accounted plan is the one
+        that runs. A record contributes nothing, and changes nothing for the others, if its item
+        cannot be read (it raises, is no pair, or has another shape), is not finite, has a target
+        that is none of the loss's, or if the model raises on it: a data set of unusable records, or
+        of none, gives a model of noise. No error depends on a record. Not covered: how long it
+        takes, a process that is killed, and log lines, which stay with the caller.
 
     Raises:
         AccountingError: no noise between 1e-3 and 1e6 fits.
         DataError: the data set has no length and no rows.
         ModelError: the model cannot be trained record by record, or ``shape`` is missing.
-        TermsError: there is no such loss.
+        TermsError: the loss is unknown.
     """
     task = _task_of(model, loss, shape)
     schedule = (Steps(batch_size / records, steps),)
@@ -115,14 +115,21 @@ def dp_sgd(  # noqa: PLR0913 - the last by name
     )
     start = engine.theta.cpu().numpy().copy()
     update = train(
-        engine, start, _read(dataset, task), plan, learning_rate,
-        ReleaseStreams.fresh(), physical_batch,
-    )  # fmt: skip
-    trained, at = copy.deepcopy(model).cpu().eval(), 0
+        engine,
+        start,
+        _read(dataset, task),
+        plan,
+        learning_rate,
+        ReleaseStreams.fresh(),
+        physical_batch,
+    )
+    trained, position = copy.deepcopy(model).cpu().eval(), 0
     for parameter in (p for p in trained.parameters() if p.requires_grad):
-        part = (start + update)[at : at + parameter.numel()].reshape(tuple(parameter.shape))
-        parameter.data = torch.from_numpy(part)
-        at += parameter.numel()
+        values = (start + update)[position : position + parameter.numel()].reshape(
+            tuple(parameter.shape)
+        )
+        parameter.data = torch.from_numpy(values)
+        position += parameter.numel()
     spent = epsilon_of(event_of(schedule, z), delta) if z else math.inf
     return PrivateTraining(trained, spent, delta, z, plan)
 
@@ -134,8 +141,8 @@ def _read(dataset: Dataset[Any], task: Task) -> Records:
     items = [_item(dataset, row, task.input_shape) for row in range(len(dataset))]
     read = [item for item in items if item is not None]
     features = np.array([numbers for numbers, _ in read], np.float32)
-    targets, known = targets_in(np.array([target for _, target in read], np.float64), task)
-    if missing := len(items) - int(known.sum()):
+    targets, valid = targets_in(np.array([target for _, target in read], np.float64), task)
+    if missing := len(items) - int(valid.sum()):
         log.warning(
             "dp_sgd: %d of %d items count as none: they are no finite features of shape %s with a "
             "target of the loss",
@@ -143,7 +150,7 @@ def _read(dataset: Dataset[Any], task: Task) -> Records:
             len(items),
             task.input_shape,
         )
-    return Records(features.reshape(-1, *task.input_shape)[known], targets[known])
+    return Records(features.reshape(-1, *task.input_shape)[valid], targets[valid])
 
 
 def _item(
@@ -177,7 +184,7 @@ def _task_of(model: nn.Module, loss: str, shape: tuple[int, ...] | None) -> Task
     if loss not in get_args(TrainedLoss):
         raise TermsError(f"dp_sgd: 'loss' must be one of {', '.join(get_args(TrainedLoss))}")
     if shape is None:
-        first = next((each for each in model.modules() if not list(each.children())), model)
+        first = next((module for module in model.modules() if not list(module.children())), model)
         if not isinstance(first, nn.Linear):
             raise ModelError(
                 "dp_sgd: the model does not begin with a linear layer, whose inputs would be the "

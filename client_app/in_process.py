@@ -89,21 +89,23 @@ def trained_together(asked: Sequence[Asked], *, private: bool = False) -> Iterat
         private: also where the sites add noise to each step (``stack``).
     """
     try:
-        found = _read(asked, private)
-        for (stack, learning_rate), passes in found.passes.items():
-            ends = stack.train([one.job for one in passes], learning_rate)
-            for one, end in zip(passes, ends, strict=True):
+        groups = _read(asked, private)
+        for (stack, learning_rate), passes in groups.passes.items():
+            ends = stack.train([site_pass.job for site_pass in passes], learning_rate)
+            for site_pass, end in zip(passes, ends, strict=True):
                 # By the request's digest: the site takes it for that request and no other.
-                one.trained[one.key] = end
+                site_pass.trained[site_pass.key] = end
         # All have reserved by now; each seals its own when it answers.
-        for (stack, learning_rate, rows), rounds in found.rounds.items():
-            updates = train_stacked(stack, [one.job for one in rounds], learning_rate, rows)
-            for each, update in zip(rounds, updates, strict=True):
-                each.trained[each.key] = update
+        for (stack, learning_rate, rows), rounds in groups.rounds.items():
+            updates = train_stacked(
+                stack, [reserved.job for reserved in rounds], learning_rate, rows
+            )
+            for reserved, update in zip(rounds, updates, strict=True):
+                reserved.trained[reserved.key] = update
         yield
     finally:
         for _, context in asked:
-            # Also what no message took: a result must not outlive its round.
+            # Also those that no message took: a result must not outlive its round.
             context.trained.clear()
             while context.taken:
                 with context.taken.popitem()[1]:
@@ -112,7 +114,7 @@ def trained_together(asked: Sequence[Asked], *, private: bool = False) -> Iterat
 
 def _read(asked: Sequence[Asked], private: bool) -> _Found:
     """Return groups of joint training, by model and learning rate."""
-    found = _Found()
+    groups = _Found()
     read: dict[int, Instructions] = {}  # by the content's identity: a round has few
     for message, context in asked:
         if message.metadata.message_type != wire.TRAIN:
@@ -137,17 +139,17 @@ def _read(asked: Sequence[Asked], private: bool) -> _Found:
             if stack is None:
                 continue
             if terms.noise == "records":
-                _reserve(site, instructions, context, found, stack)
+                _reserve(site, instructions, context, groups, stack)
                 continue
-            passes = found.passes.setdefault((stack, terms.learning_rate), [])
+            passes = groups.passes.setdefault((stack, terms.learning_rate), [])
             passes += _of_site(site, instructions, context.trained)
         except Exception:  # noqa: S112  # the site meets it again, and answers with its code
             continue
-    return found
+    return groups
 
 
 def _reserve(
-    site: Site, instructions: Instructions, context: InProcessContext, found: _Found, stack: Stack
+    site: Site, instructions: Instructions, context: InProcessContext, groups: _Found, stack: Stack
 ) -> None:
     """Reserve the site's update as ``app.train`` does, and note its work."""
     # A choice among models, and the counts of a prior, are releases of their own before this one.
@@ -168,7 +170,7 @@ def _reserve(
         return  # sealed before: the site sends the same bytes again
     context.taken[key] = taken
     rows = site.profile.training.physical_batch
-    rounds = found.rounds.setdefault((stack, instructions.terms.learning_rate, rows), [])
+    rounds = groups.rounds.setdefault((stack, instructions.terms.learning_rate, rows), [])
     rounds.append(_ReservedRound(context.trained, key, job))
 
 

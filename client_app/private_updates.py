@@ -1,7 +1,7 @@
 """Client-level privacy for any Flower ClientApp: clip, noise, ledger.
 
-:class:`PrivateUpdates` is a mod, the private counterpart of Flower's ``LocalDpMod``, whose (ε, δ)
-is that of one round for ε ≤ 1 and which keeps no account. Here one plan pays for all rounds of a
+:class:`PrivateUpdates` is a mod, the private counterpart of Flower's ``LocalDpMod``, which keeps
+no account: its (ε, δ) is that of one round for ε ≤ 1. Here one plan pays for all rounds of a
 run, and a ledger on the client's own disk for all runs.
 """
 
@@ -53,13 +53,13 @@ class PrivateUpdates:
         the app does in place of returning one model of the right size (an exception, ``sys.exit``,
         an error reply, other arrays, numbers that are not finite) counts as an update of zeros,
         with noise, sealed and charged: there is a reply, of the same form, whatever the records
-        are. A constant code stands for what is decided before the app is called, by the message,
-        the ledger and the terms alone.
+        are. A constant code stands for decisions before the app is called, by the message, the
+        ledger and the terms alone.
 
         Not covered: a process that is killed or never ends (for want of memory, by a fault of
-        native code), whose round is lost and charged, and which the server sees; the time of a
+        native code): its round is lost and charged, and the server sees it; the time of a
         reply, without ``reply_after``, or where the work takes longer; an app that sends data by
-        other ways, such as a logger of experiments; mods that stand before this one in ``mods``.
+        other ways, as by a logger of experiments; mods that stand before this one in ``mods``.
         ``context.state`` has no noise and stays with the client's SuperNode: an app may train
         from it, and must not send it. Ctrl-C ends a simulation as ever; in a SuperNode's own
         process Flower takes the signal, so that a ``KeyboardInterrupt`` there is the app's.
@@ -79,8 +79,8 @@ class PrivateUpdates:
         """Set the client's terms, without reading or charging.
 
         Args:
-            ledger: the file, or what returns it for a node's context (clients of a simulation have
-                one each).
+            ledger: the file, or a function of a node's context that returns it (clients of a
+                simulation have one each).
             epsilon: ε of one run.
             delta: δ of one run.
             rounds: rounds of a run that are paid for.
@@ -94,13 +94,15 @@ class PrivateUpdates:
             ProfileError, TermsError: a number is out of range.
         """
         budget = {"epsilon": float(epsilon), "delta": float(delta)}
-        self._profile = Profile.parse({
-            "budget": budget,
-            "run": budget,
-            "training": {"batch-size": 1, "declared-records": 1},
-            "policy": {"client-noise": True},
-            "reply-after": float(reply_after),
-        })  # fmt: skip
+        self._profile = Profile.parse(
+            {
+                "budget": budget,
+                "run": budget,
+                "training": {"batch-size": 1, "declared-records": 1},
+                "policy": {"client-noise": True},
+                "reply-after": float(reply_after),
+            }
+        )
         self._terms = RunTerms().updated(
             strategy="fedavg", noise="client", rounds=rounds, clip_norm=float(clip_norm)
         )
@@ -132,8 +134,11 @@ class PrivateUpdates:
         self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
     ) -> RecordDict:
         if message.metadata.message_type.split(".")[0] != "train":
-            raise Declined(Reason.POLICY, "only rounds of training are answered: what an app "
-                           "measures on its records is not covered by ε")  # fmt: skip
+            raise Declined(
+                Reason.POLICY,
+                "only rounds of training are answered: what an app "
+                "measures on its records is not covered by ε",
+            )
         key, arrays = _one_record(message.content)
         start, server_round = _vector(arrays), _round_of(message.content)
         terms = self._terms.updated(run_id=str(message.metadata.run_id))
@@ -157,10 +162,12 @@ class PrivateUpdates:
                 ledger.mark_sent(request.key)
         finally:
             ledger.close()
-        return RecordDict({
-            key: _moved(arrays, start, wire.read_sealed(payload)),
-            "metrics": MetricRecord({self._weight_key: 1}),
-        })  # fmt: skip
+        return RecordDict(
+            {
+                key: _moved(arrays, start, wire.read_sealed(payload)),
+                "metrics": MetricRecord({self._weight_key: 1}),
+            }
+        )
 
     def _plan(self, ledger: Ledger, terms: RunTerms) -> tuple[Plan, ChargedPlan]:
         """Return the run's plan: frozen by the ledger, or new."""
@@ -222,21 +229,21 @@ def _one_record(content: RecordDict) -> tuple[str, ArrayRecord]:
 def _vector(arrays: ArrayRecord) -> Floats:
     """Return the arrays as one vector, float64, shape ``(d,)``; raises ``WireError``."""
     parts = [array.numpy() for array in arrays.values()]
-    if not all(part.dtype in (np.float32, np.float64) for part in parts):
+    if not all(values.dtype in (np.float32, np.float64) for values in parts):
         raise WireError("message: an array is no float32 or float64; send trainable parameters")
-    return np.concatenate([part.ravel() for part in parts]).astype(np.float64)
+    return np.concatenate([values.ravel() for values in parts]).astype(np.float64)
 
 
 def _moved(arrays: ArrayRecord, start: Floats, update: npt.NDArray[np.float32]) -> ArrayRecord:
     """Return ``start`` + ``update`` as arrays of the same names, shapes and types."""
     if len(start) != len(update):
         raise WireError("message: the model has another size than the update")
-    total, at, moved = start + update, 0, ArrayRecord()
+    total, position, moved = start + update, 0, ArrayRecord()
     for name, array in arrays.items():
         size = int(np.prod(array.shape))
-        part = total[at : at + size].reshape(array.shape)
-        moved[name] = Array(part.astype(array.dtype))
-        at += size
+        values = total[position : position + size].reshape(array.shape)
+        moved[name] = Array(values.astype(array.dtype))
+        position += size
     return moved
 
 

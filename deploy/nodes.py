@@ -183,7 +183,7 @@ def prepare_site(name: str, source: Path) -> None:
     node.chmod(0o600)
     content = tomllib.loads(profile.read_text(encoding="utf-8-sig"))
     if "ledger" in content and not (site / content["ledger"]["path"]).exists():
-        call("hdpfl-site", "ledger", "init", "--profile", str(profile))
+        call("hdpfl-site", "ledger", "--init", "--profile", str(profile))
 
 
 def register(names: list[str]) -> list[str]:

@@ -103,4 +103,4 @@ def _checked(name: str, profile: Path, shown: str) -> str:
 
 
 def _is_a_new_ledger(line: str) -> bool:
-    return "ledger init" in line
+    return "ledger --init" in line

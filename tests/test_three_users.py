@@ -211,7 +211,7 @@ def test_three_hospitals_from_their_exports_to_signed_pages(tmp_path: Path) -> N
         shell("hdpfl-site", "profile", "new", "--name", name, "--to", profile, "--terms", terms,
               "--data", profile.parent / "export.csv", "--id", column, "--records", records,
               "--epsilon", 2, "--cap", 8, "--anchor", tmp_path / f"{name}.anchor")  # fmt: skip
-        shell("hdpfl-site", "ledger", "init", *at)
+        shell("hdpfl-site", "ledger", "--init", *at)
         if mapping:  # what is missing is named by the schema's names, and where to write it
             found = shell("hdpfl-site", "profile", "check", "--terms", terms, *at, code=1)
             (fault,) = [line for line in found.splitlines() if line.startswith("error")]
@@ -281,7 +281,7 @@ def test_an_engineer_from_folders_of_images_to_a_run_and_its_report(tmp_path: Pa
         data = '[data]\nformat = "images"\npath = "scans"\nholdout = 0.3\n'
         text = f'approval = "standing"\n{data}{BUDGET.format(records=42)}'
         sites[name] = write_private(tmp_path / name / "profile.toml", text)
-        shell("hdpfl-site", "ledger", "init", "--profile", sites[name])
+        shell("hdpfl-site", "ledger", "--init", "--profile", sites[name])
         check = shell("hdpfl-site", "profile", "check", "--profile", sites[name], "--terms", terms)
         assert "records: 60 found" in check and "error" not in check, check
     result = rehearse(RunConfig.load(terms), sites)

@@ -92,7 +92,7 @@ def personal_arrays(site: Site, whole: Arrays, tuned: bytes | None) -> Arrays:
     """Return the site's personal parameters, before a prior.
 
     Args:
-        site: whose model it is.
+        site: owner of the model.
         whole: the final model with the site's own part.
         tuned: the sealed update of its tuning; None: there was none.
 
@@ -104,15 +104,15 @@ def personal_arrays(site: Site, whole: Arrays, tuned: bytes | None) -> Arrays:
     # A second model of the same run takes the place of the shared one.
     path = personal_path(site) if site.terms.has_second_model else None
     size = sum(array.size for array in whole.values())
-    own = load_personal_model(path, size) if path is not None else None
-    return whole if own is None else unflatten(own, whole)
+    personal = load_personal_model(path, size) if path is not None else None
+    return whole if personal is None else unflatten(personal, whole)
 
 
 def measure(site: Site, noise: Gaussians, arrays: Arrays | None) -> bytes:
     """Return the personal prior's one noisy release, encoded.
 
     Args:
-        site: whose records are counted.
+        site: owner of the counted records.
         noise: of the plan.
         arrays: of the final model, under which a regression's residuals are; None: labels are
             counted.
@@ -121,9 +121,14 @@ def measure(site: Site, noise: Gaussians, arrays: Arrays | None) -> bytes:
     if arrays is None:
         return count_labels(site.task, records, noise.noise_multiplier, stream)
     return sum_residuals(
-        site.terms.model, site.task, arrays, records, noise.noise_multiplier, stream,
+        site.terms.model,
+        site.task,
+        arrays,
+        records,
+        noise.noise_multiplier,
+        stream,
         site.profile.training.device,
-    )  # fmt: skip
+    )
 
 
 def keep_personal_model(
@@ -132,7 +137,7 @@ def keep_personal_model(
     """Store the site's personal model of the run.
 
     Args:
-        site: whose model it is.
+        site: owner of the model.
         arrays: of :func:`personal_arrays`.
         noise: that the plan has for the prior's release; None: no prior is planned.
         measured: the sealed release of :func:`measure`; None: there is none.
@@ -142,8 +147,8 @@ def keep_personal_model(
     """
     task, added = site.task, np.zeros(site.task.outputs, np.float32)
     if noise is not None and measured is not None:
-        found, z = wire.read_sealed(measured), noise.noise_multiplier
+        release, z = wire.read_sealed(measured), noise.noise_multiplier
         declared = site.profile.training.declared_records
-        added = log_prior(task, found, z) if task.classes else mean_offset(found, z, declared)
+        added = log_prior(task, release, z) if task.classes else mean_offset(release, z, declared)
     model = PersonalModel(site.terms, arrays, added, kind_of(site.terms))
     save_personal_model(personal_model_path(site), model)

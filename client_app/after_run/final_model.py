@@ -70,8 +70,8 @@ def check_may_keep(site: Site, folder: Path, model: FinalModel) -> None:
     A run is the site's where its plan was charged, or where a clipped update was released to a
     server that the site trusts. The model kept in ``folder`` is replaced by that of later runs
     alone, by the runs' first entries in the ledger: a server cannot put the model of an old run, of
-    none, or another one of the same run in the place of the last one. One that is damaged, or whose
-    run the ledger does not know, is replaced by any.
+    none, or another one of the same run in the place of the last one. A damaged model, or one of a
+    run that the ledger does not know, is replaced by any.
 
     Raises:
         Declined: as said; or the terms are not those that the run's plan was frozen with.
@@ -84,21 +84,21 @@ def check_may_keep(site: Site, folder: Path, model: FinalModel) -> None:
     if ledger.frozen_plan(run) is not None:
         _ = site.plan  # declines terms that changed
     try:
-        kept = load_final_model(folder)
+        stored = load_final_model(folder)
     except (DataError, TermsError):
         return
-    if kept.terms.run_id == run and not _is_same(kept, model):
+    if stored.terms.run_id == run and not _is_same(stored, model):
         raise Declined(Reason.REPLAY, "another final model of the run is kept in [state]")
-    if begun.get(kept.terms.run_id, 0) > begun[run]:
+    if begun.get(stored.terms.run_id, 0) > begun[run]:
         raise Declined(
             Reason.TERMS, "the model kept in [state] is that of a later run of this site's"
         )
 
 
-def _is_same(kept: FinalModel, sent: FinalModel) -> bool:
+def _is_same(stored: FinalModel, sent: FinalModel) -> bool:
     """Return whether two final models and terms are equal, bit by bit."""
-    return not changed_terms(kept.terms, sent.terms) and (
-        {name: (a.shape, a.tobytes()) for name, a in kept.arrays.items()}
+    return not changed_terms(stored.terms, sent.terms) and (
+        {name: (a.shape, a.tobytes()) for name, a in stored.arrays.items()}
         == {name: (a.shape, a.tobytes()) for name, a in sent.arrays.items()}
     )
 
@@ -127,7 +127,7 @@ def close_run(site: Site) -> None:
     try:
         site.ledger.close_run(site.terms.run_id)
     except LedgerError as reason:
-        # Safe: an open run stays charged whole; `hdpfl-site refuse` closes it later.
+        # Safe: an open run stays charged whole; `hdpfl-site requests --refuse` closes it later.
         log.warning("the run is not closed: %s", reason)
 
 

@@ -73,12 +73,12 @@ def _metrics(site: Site, instructions: Instructions, arrays: Arrays, records: Re
     shows_own = "personal-metrics" in site.profile.disclose
     if shows_own and site.terms.makes_personal_model:
         own_model = assemble(site, arrays, instructions.server_round)
-        found = evaluate(spec, task, own_model, records, device)
-        metrics |= {f"personal-{name}": value for name, value in found.items()}
+        values = evaluate(spec, task, own_model, records, device)
+        metrics |= {f"personal-{name}": value for name, value in values.items()}
     path = personal_path(site) if shows_own and not site.terms.sent_part else None
-    own = load_personal_model(path, len(flatten(arrays))) if path else None
-    if own is not None:
-        found = evaluate(spec, task, unflatten(own, arrays), records, device)
-        metrics |= {f"personal-{name}": value for name, value in found.items()}
+    personal = load_personal_model(path, len(flatten(arrays))) if path else None
+    if personal is not None:
+        values = evaluate(spec, task, unflatten(personal, arrays), records, device)
+        metrics |= {f"personal-{name}": value for name, value in values.items()}
     # Concordance is of pairs of records, and no message has a place for it.
     return wire.encode_metrics({k: v for k, v in metrics.items() if k in wire.METRIC_KEYS})

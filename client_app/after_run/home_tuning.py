@@ -1,8 +1,8 @@
 """Home tuning: a run's model trained on without noise afterwards.
 
 The ledger closes the run first, so that no release can follow which the tuned model could touch.
-The model lies in a file of its own, which no training reads; whoever sees it may learn of the
-records what any model trained without privacy shows.
+The model lies in a file of its own, which no training reads; it may show as much of the records as
+any model trained without privacy.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class HomeTuning:
     """How a model is tuned at home.
 
     Attributes:
-        part: ``head`` or ``all``.
+        layers: ``head`` or ``all``.
         epochs: passes over the site's training records.
         learning_rate: η of SGD without noise.
     """
 
-    part: str
+    layers: str
     epochs: int
     learning_rate: float
 
@@ -60,7 +60,7 @@ def tune_without_noise(
         how: part, epochs and rate.
 
     Raises:
-        LedgerError: a release of the run is being worked on, or the ledger knows no such run.
+        LedgerError: a release of the run is being worked on, or the ledger does not know the run.
         ProfileError: there is no state folder.
         ModelError: the model has no head apart from a body, or the steps lead beyond all numbers.
     """
@@ -71,9 +71,9 @@ def tune_without_noise(
     model = folded(model, task)
     start = flatten(model.arrays)
     place = slice(0, len(start))
-    if how.part == "head":
+    if how.layers == "head":
         place = parts_of(model.terms.model, task).head
-    # Before the first step: from here on no release of the run can see what is trained.
+    # Before the first step: from here on no release of the run can see the training.
     ledger.close_run(model.terms.run_id, tuned=True)
     batches = tuple(
         shuffled_batches(

@@ -53,8 +53,8 @@ class PersonalModel:
 
     def outputs(self, task: Task, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return the model's outputs, float32, shape ``(n, task.outputs)``."""
-        found = predict(self.terms.model, task, self.arrays, features)
-        return np.asarray(found + self.added, np.float32)
+        outputs = predict(self.terms.model, task, self.arrays, features)
+        return np.asarray(outputs + self.added, np.float32)
 
 
 def folded(model: PersonalModel, task: Task) -> PersonalModel:
@@ -69,18 +69,18 @@ def folded(model: PersonalModel, task: Task) -> PersonalModel:
     for name, array in model.arrays.items():
         if array.shape == model.added.shape:
             moved = {**model.arrays, name: np.asarray(array + model.added, np.float32)}
-            found = replace(model, arrays=moved, added=np.zeros_like(model.added))
+            candidate = replace(model, arrays=moved, added=np.zeros_like(model.added))
             scale = 1 + np.abs(wanted).max()
-            if np.allclose(found.outputs(task, probe), wanted, atol=1e-5 * scale):
-                return found
+            if np.allclose(candidate.outputs(task, probe), wanted, atol=1e-5 * scale):
+                return candidate
     return model
 
 
 def kind_of(terms: RunTerms) -> Kind:
     """Return the kind of a site's own model: private if noised throughout.
 
-    At the level of a client what stays is trained without noise. So is a second model that is
-    not private, whatever is added to it.
+    At the level of a client the part that stays is trained without noise. So is a second model
+    that is not private, whatever is added to it.
     """
     return "private" if terms.personal_is_private else "kept"
 
@@ -116,8 +116,8 @@ def assemble(site: Site, shared: Arrays, last_round: int) -> Arrays:
     """Return the site's whole model: the sent part and its own.
 
     Args:
-        site: whose model it is.
-        shared: what the server sent.
+        site: owner of the model.
+        shared: arrays of the server.
         last_round: that ``shared`` is the model after.
 
     Raises:
@@ -131,8 +131,8 @@ def assemble(site: Site, shared: Arrays, last_round: int) -> Arrays:
         state = load_state(personal_state_path(site))
         if shrink := terms.after.shrink:
             sizes = [array.size for array in shared.values()]
-            own = shrunk_deviation(state, vector, sizes, last_round)
-            vector = vector + np.float32(shrink.scale) * own
+            deviation = shrunk_deviation(state, vector, sizes, last_round)
+            vector = vector + np.float32(shrink.scale) * deviation
         vector = work.whole(vector, work.first() if state.part is None else state.part)
     return unflatten(vector, layout_of(terms.model, site.task))
 

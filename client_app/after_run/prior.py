@@ -88,8 +88,8 @@ def sum_residuals(
     Prior().check_task(task)
     total = 0.0
     if len(records):
-        found = predict_apart(spec, task, arrays, records.features, device)
-        outputs = found[:, 0].astype(np.float64)
+        predictions = predict_apart(spec, task, arrays, records.features, device)
+        outputs = predictions[:, 0].astype(np.float64)
         residuals = np.nan_to_num(np.clip((records.targets - outputs) / BOUND, -1, 1))
         # Whole multiples of a grid: their sum is exact, in whichever order.
         total = float(np.round(residuals * _GRID).sum() / _GRID)
@@ -116,11 +116,11 @@ def log_prior(task: Task, counts: Vector, noise_multiplier: float) -> Vector:
     """Return the output offsets of noisy counts, shape ``(task.outputs,)``.
 
     The counts are first shrunk to their mean by the share of their variance that is noise (Stein's
-    estimate), so that a site whose labels are mixed like everybody's adds little but zeros. Then
-    log π̂ less its mean over the classes, which for a softmax is the same up to a constant, or the
-    log-odds of the second class where the model has one logit. The common mix of labels, which
-    nobody knows here, counts as even; where it is not (Heart: 56 % of all records), accuracy is the
-    same within its noise, 80.7 against 79.6 with the true mix taken out and 78.6 without a prior.
+    estimate), so that a site with the common mix of labels adds little but zeros. Then log π̂ less
+    its mean over the classes, which for a softmax is the same up to a constant, or the log-odds of
+    the second class where the model has one logit. The common mix of labels is unknown here and
+    counts as even; where it is not (Heart: 56 % of all records), accuracy is the same within its
+    noise, 80.7 against 79.6 with the true mix taken out and 78.6 without a prior.
 
     Args:
         task: with classes.
@@ -131,7 +131,7 @@ def log_prior(task: Task, counts: Vector, noise_multiplier: float) -> Vector:
     mean, variance = exact.mean(), exact.var(ddof=1)
     share = max(0.0, 1 - noise_multiplier**2 / max(variance, _TINY))
     least = max(FLOOR * noise_multiplier, LEAST)
-    found = np.log(np.maximum(mean + share * (exact - mean), least))
+    logs = np.log(np.maximum(mean + share * (exact - mean), least))
     if task.loss == "logistic":
-        return np.array([found[1] - found[0]], np.float32)
-    return np.asarray(found - found.mean(), np.float32)
+        return np.array([logs[1] - logs[0]], np.float32)
+    return np.asarray(logs - logs.mean(), np.float32)

@@ -2,8 +2,8 @@
 
 Of each unit one record is counted: training and holdout take one record of an id, and without
 ids the record is the unit. So one unit more or less moves one count by 1, and with the plan's noise
-the release is a Gaussian mechanism of its multiplier. What the server estimates from the sum over
-the sites: ``hdpfl_flower/measures/from_cells.py``.
+the release is a Gaussian mechanism of its multiplier. The server's estimates from the sum over the
+sites are in ``hdpfl_flower/measures/from_cells.py``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def count_scores(site: Site, arrays: Arrays, noise: Gaussians) -> bytes:
     not to be seen.
 
     Args:
-        site: whose records are counted.
+        site: owner of the counted records.
         arrays: of the model.
         noise: of the plan.
 
@@ -39,9 +39,14 @@ def count_scores(site: Site, arrays: Arrays, noise: Gaussians) -> bytes:
     records = site.test_records()
     stream = site.streams(site.terms.rounds, SCORES).noise
     return noisy_cells(
-        site.terms.model, site.task, arrays, records, noise.noise_multiplier, stream,
+        site.terms.model,
+        site.task,
+        arrays,
+        records,
+        noise.noise_multiplier,
+        stream,
         site.profile.training.device,
-    )  # fmt: skip
+    )
 
 
 def noisy_cells(

@@ -1,6 +1,6 @@
 """Shrinkage of a site's own noisy updates, free of charge.
 
-Over a run a site's updates sum to what the others' mean gave the global model, and to a deviation
+Over a run a site's updates sum to the mean of all, which moved the global model, and to a deviation
 S of the site's own. The personal model is the final one plus ``scale`` · c_b · S_b for
 each tensor b, where c_b = (1 − d_b·v/‖S_b‖²)₊ is the positive-part factor of James and Stein (1961;
 Baranchik 1964): v, the variance of the site's noise in a coordinate of the sum, is known to the
@@ -23,7 +23,7 @@ def shrunk_deviation(
 
     Args:
         state: of the site, after its last round.
-        shared: the final model, of what is sent, shape ``(d,)``.
+        shared: the sent part of the final model, shape ``(d,)``.
         sizes: d_b, the numbers of each tensor of it, in order.
         last_round: the last round of the run.
     """
@@ -32,11 +32,11 @@ def shrunk_deviation(
     # The site took part in some of the rounds: its share of the global path.
     elapsed = max(last_round, state.server_round) - state.first_round + 1
     moved = shared.astype(np.float64) - state.first
-    own = state.summed - state.rounds / elapsed * moved
+    deviation = state.summed - state.rounds / elapsed * moved
     begin = 0
     for size in sizes:
-        block = own[begin : begin + size]
+        block = deviation[begin : begin + size]
         energy = float(block @ block)
         block *= max(0.0, 1 - size * state.variance / energy) if energy else 0.0
         begin += size
-    return np.asarray(own, np.float32)
+    return np.asarray(deviation, np.float32)

@@ -31,7 +31,7 @@ def checked_final_model(site: Profile) -> tuple[FinalModel, Task]:
     model = load_final_model(site.state.path)
     task = task_for(model.terms)
     terms = model.terms
-    # Where a part of the model stays at each site, the final model is what is sent of it.
+    # Where a part of the model stays at each site, the final model is the sent part.
     layout = select(allowed_layout(site, terms.model, task), terms.model, task, terms.sent_part)
     same = {n: a.shape for n, a in layout.items()} == {n: a.shape for n, a in model.arrays.items()}
     if not same or not all(np.isfinite(array).all() for array in model.arrays.values()):
@@ -52,5 +52,5 @@ def own_arrays(folder: Path, model: FinalModel) -> Arrays | None:
         DataError: the file is damaged, or of another model.
     """
     size = sum(array.size for array in model.arrays.values())
-    own = load_personal_model(kept_personal_path(folder, model.terms), size)
-    return None if own is None else unflatten(own, model.arrays)
+    personal = load_personal_model(kept_personal_path(folder, model.terms), size)
+    return None if personal is None else unflatten(personal, model.arrays)

@@ -74,8 +74,7 @@ def read_bundle(path: Path) -> Bundle:
         and one of the project's own name, which is no library's. It starts at our entry points.
 
     Raises:
-        DeploymentError: no bundle, one whose files are not what it lists, or one that holds
-            something else.
+        DeploymentError: no bundle, or its files differ from its list, or it holds something else.
     """
     try:
         with path.expanduser().open("rb") as file:
@@ -94,15 +93,24 @@ def read_bundle(path: Path) -> Bundle:
         words = [app["publisher"], name, version]
         if not all(_WORD.fullmatch(word) for word in words):
             raise ValueError(PROJECT)
-        needs = tuple(str(each) for each in project["project"].get("dependencies", []))
+        needs = tuple(
+            str(requirement) for requirement in project["project"].get("dependencies", [])
+        )
         components = dict(app["components"])
     except (
-        zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RecursionError,
-        ValueError, LookupError, TypeError, AttributeError,
-    ):  # fmt: skip
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        RecursionError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ):
         raise DeploymentError(f"{path} is no app of Flower's; make one with: flwr build") from None
     if sorted(listed) != sorted(
-        f"{each},{hashlib.sha256(data).hexdigest()},{8 * len(data)}" for each, data in files.items()
+        f"{name},{hashlib.sha256(data).hexdigest()},{8 * len(data)}" for name, data in files.items()
     ):
         raise DeploymentError(f"{path}: its files are not those that it lists; get it again")
     if components != ENTRY_POINTS:
@@ -122,19 +130,19 @@ def _files(path: Path, content: bytes) -> dict[str, bytes]:
         # By the archive's own list, before a file is unpacked.
         if len(content) > MAX_BYTES or sum(entry.file_size for entry in entries) > MAX_BYTES:
             raise ValueError("too large")
-        at, seen = 0, dict[str, str]()
+        position, seen = 0, dict[str, str]()
         for entry in entries:
             name = entry.orig_filename
             if fault := _fault_of_entry(entry) or _fault_of_name(name, seen):
                 raise DeploymentError(f"{path}: {name[:_LONGEST_NAME]!r} {fault}; {_AGAIN}")
-            # Each file's own head says what the archive's list does, and no byte lies between.
+            # Each file's own head agrees with the archive's list, and no byte lies between.
             head = entry.FileHeader()
-            if (entry.header_offset, content[at : at + len(head)]) != (at, head):
+            if (entry.header_offset, content[position : position + len(head)]) != (position, head):
                 raise ValueError("two lists")
-            start, at = at + len(head), at + len(head) + entry.compress_size
-            files[name] = _unpacked(entry, content[start:at])
-        end = at + sum(46 + len(name) for name in files) + 22
-        if (at, end) != (archive.start_dir, len(content)):
+            start, position = position + len(head), position + len(head) + entry.compress_size
+            files[name] = _unpacked(entry, content[start:position])
+        end = position + sum(46 + len(name) for name in files) + 22
+        if (position, end) != (archive.start_dir, len(content)):
             raise ValueError("bytes beside the files")
     return files
 
@@ -172,7 +180,7 @@ def _fault_of_name(name: str, seen: dict[str, str]) -> str:
     """
     parts = name.split("/")
     if name != CONTENT:
-        # Checked before its folders, whose comparison is quadratic in the length of a name.
+        # Checked before its folders: their comparison is quadratic in the length of a name.
         if len(name) > _LONGEST_NAME:
             return "has too long a name"
         if not _FILE.fullmatch(name) or "__pycache__" in name.lower().split("/"):
@@ -182,19 +190,19 @@ def _fault_of_name(name: str, seen: dict[str, str]) -> str:
     if seen.get(name.lower()) == name:
         return "is there twice"
     for count in range(1, len(parts) + 1):
-        part = "/".join(parts[:count]) + "/" * (count < len(parts))
-        if seen.setdefault(part.lower().rstrip("/"), part) != part:
+        prefix = "/".join(parts[:count]) + "/" * (count < len(parts))
+        if seen.setdefault(prefix.lower().rstrip("/"), prefix) != prefix:
             return "is a file and a folder, or differs from another one by capitals alone"
     return ""
 
 
-def _check_modules(path: Path, files: Collection[str], own: str) -> None:
+def _check_modules(path: Path, files: Collection[str], project: str) -> None:
     """Refuse modules that would shadow another module in Python.
 
     Args:
         path: of the bundle, for errors.
         files: the names of its files.
-        own: the package of the project, beside the packages of the app.
+        project: its package, beside the packages of the app.
 
     Raises:
         DeploymentError: names the file.
@@ -204,10 +212,10 @@ def _check_modules(path: Path, files: Collection[str], own: str) -> None:
         root, _, rest = name.partition("/")
         if name.endswith(".py") and name.removesuffix(".py") in folders:
             raise DeploymentError(f"{path}: {name!r} is hidden by a folder of its name; {_AGAIN}")
-        if root not in (*PACKAGES, own) if rest else name.endswith(".py"):
+        if root not in (*PACKAGES, project) if rest else name.endswith(".py"):
             raise DeploymentError(
                 f"{path}: {name!r} could be imported in the place of a library; the coordinator is "
-                f"to move it into the package {own}"
+                f"to move it into the package {project}"
             )
         if rest and root not in PACKAGES and _is_taken(root):
             raise DeploymentError(
@@ -217,15 +225,15 @@ def _check_modules(path: Path, files: Collection[str], own: str) -> None:
 
 
 def _is_taken(module: str) -> bool:
-    known = module in sys.stdlib_module_names
-    return known or not module.isidentifier() or find_spec(module) is not None
+    standard = module in sys.stdlib_module_names
+    return standard or not module.isidentifier() or find_spec(module) is not None
 
 
 def install(bundle: Bundle, folder: Path) -> Path:
     """Store an app with its launcher in ``folder``; return its folder.
 
-    What is written may be read by everybody and changed by nobody but its owner. An app that is
-    there already is written anew: nothing else lies in its folder.
+    All users may read the written files, their owner alone may change them. An app that is there
+    already is written anew: nothing else lies in its folder.
 
     Raises:
         DeploymentError: the folder cannot be written, or this Python's path is too long.
@@ -245,31 +253,31 @@ def install(bundle: Bundle, folder: Path) -> Path:
 
 
 def _install_app(bundle: Bundle, apps: Path) -> None:
-    final, part = apps / bundle.sha256, apps / f".{bundle.sha256}.{os.getpid()}"
-    old = part.with_name(f"{part.name}.old")
+    final, unfinished = apps / bundle.sha256, apps / f".{bundle.sha256}.{os.getpid()}"
+    old = unfinished.with_name(f"{unfinished.name}.old")
     apps.mkdir(parents=True, exist_ok=True)
     for path in (apps.parent, apps):
         path.chmod(0o755)
     try:
         for name, data in bundle.files.items():
-            target = part / name
+            target = unfinished / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-        _compile(part, final)
-        for path in sorted(part.rglob("*"), reverse=True):
+        _compile(unfinished, final)
+        for path in sorted(unfinished.rglob("*"), reverse=True):
             path.chmod(0o555 if path.is_dir() else 0o444)
-        part.chmod(0o755)
+        unfinished.chmod(0o755)
         # Last: an installation that breaks off never has the approved name.
         if final.exists():
             final.chmod(0o755)
             final.rename(old)
-        part.rename(final)
+        unfinished.rename(final)
         final.chmod(0o555)
     finally:
-        for left in (part, old):
+        for left in (unfinished, old):
             for path in (left, *left.rglob("*")):
                 if path.is_dir() and not path.is_symlink():
-                    path.chmod(0o755)  # what it holds cannot be removed else
+                    path.chmod(0o755)  # else its content cannot be removed
             shutil.rmtree(left, ignore_errors=True)
 
 
@@ -289,16 +297,16 @@ def _install_launcher(shebang: str, folder: Path) -> Path:
     """
     folder.mkdir(exist_ok=True)
     folder.chmod(0o755)
-    launcher, part = folder / LAUNCHER, folder / f".{LAUNCHER}"
-    part.unlink(missing_ok=True)
+    launcher, unfinished = folder / LAUNCHER, folder / f".{LAUNCHER}"
+    unfinished.unlink(missing_ok=True)
     source = Path(__file__).with_name("launcher.py").read_text(encoding="utf-8")
-    part.write_text(shebang + source, encoding="utf-8")
-    part.chmod(0o555)
-    part.replace(launcher)
+    unfinished.write_text(shebang + source, encoding="utf-8")
+    unfinished.chmod(0o555)
+    unfinished.replace(launcher)
     executor = Path(sys.executable).parent / EXECUTOR
     targets = dict.fromkeys(task_programs() - {LAUNCHER}, Path(LAUNCHER))
     for name, target in {**targets, **({EXECUTOR: executor} if executor.exists() else {})}.items():
-        part.unlink(missing_ok=True)
-        part.symlink_to(target)
-        part.replace(folder / name)
+        unfinished.unlink(missing_ok=True)
+        unfinished.symlink_to(target)
+        unfinished.replace(folder / name)
     return launcher

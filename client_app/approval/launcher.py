@@ -28,7 +28,7 @@ def main() -> None:
     """Answer one message by an approved app, or by a refusal.
 
     Guarantees:
-        Of an app whose SHA-256 was not approved no line runs, and nothing is unpacked or installed.
+        No line of an app without an approved SHA-256 runs, and nothing is unpacked or installed.
         A message of any type of task gets an answer, so that the node never waits for one. The
         server learns a constant text.
     """
@@ -45,7 +45,7 @@ def main() -> None:
 def _import_flower() -> tuple[Any, Any]:
     """Return Flower's command line and runtime, imported without garbage collection.
 
-    The collector scans what is imported, none of it garbage, again and again: a tenth of a
+    The collector scans all imported objects, none of them garbage, again and again: a tenth of a
     message's CPU time.
     """
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # Flower reads it when it is imported

@@ -1,7 +1,7 @@
 """``hdpfl-site``: the site operator's tool, beside records, profile and ledger.
 
-Its output may show the site's private values where that is what a command is for (plan, ledger,
-report); its error messages never do.
+The output of commands for it (plan, ledger, report) shows the site's private values; error messages
+never do.
 """
 
 from __future__ import annotations
@@ -29,17 +29,12 @@ COMMANDS = {
     "requests": Later(
         f"{_HERE}.requests",
         "requests",
-        "List the runs that wait for approval, and the decisions so far.",
+        "List the runs that wait, and the decisions so far; with --refuse decline one.",
     ),
     "approve": Later(
         f"{_HERE}.approve",
         "approve",
         "Approve a run, a public file of weights, or with --to an app.",
-    ),
-    "refuse": Later(
-        f"{_HERE}.requests",
-        "refuse",
-        "Refuse a run for good; an approved run then makes no more releases.",
     ),
     "withdraw": Later(
         f"{_HERE}.ledger",
@@ -59,10 +54,14 @@ COMMANDS = {
     "profile": Later(f"{_HERE}.profile", "app", "The site's profile: write a new one, check one."),
     "schema": Later(
         f"{_HERE}.schema",
-        "app",
-        "The public schema of a table: draft one, check one, mock a table of one.",
+        "schema",
+        "Check a public schema; with --to draft one from a CSV, with --mock make up a table.",
     ),
-    "ledger": Later(f"{_HERE}.ledger", "app", "The budget ledger: what was charged and released."),
+    "ledger": Later(
+        f"{_HERE}.ledger",
+        "ledger",
+        "Print the charges, releases and budget left; or create the ledger, or raise its cap.",
+    ),
     "model": Later(f"{_HERE}.model", "app", "The final model of the last run."),
 }
 

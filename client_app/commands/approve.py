@@ -24,24 +24,46 @@ SHIPPED = ("*.py", "data/schemas/*.toml")
 WEIGHTS = (".safetensors", ".pt", ".pth")
 """Endings of files of weights."""
 TOOLS = (
-    "client_app/after_run/home_tuning.py", "client_app/after_run/stored_models.py",
-    "client_app/approval/fab.py", "client_app/approval/launcher.py", "client_app/audit.py",
-    "client_app/commands/", "client_app/dp_sgd.py", "client_app/in_process.py",
-    "client_app/private_updates.py", "client_app/reports/", "client_app/site/new_profile.py",
-    "client_app/worth/", "hdpfl_flower/data/own_data/mock_table.py",
-    "hdpfl_flower/data/own_data/site_tables.py", "hdpfl_flower/data/schema_draft.py",
-    "hdpfl_flower/data/screen/", "hdpfl_flower/data/site_check.py",
-    "hdpfl_flower/data/subgroups.py", "hdpfl_flower/estimators/noise_tracker.py",
-    "hdpfl_flower/ledger/invariants.py", "hdpfl_flower/ledger/recompute.py",
-    "hdpfl_flower/models/constant.py", "hdpfl_flower/monitoring/prometheus.py",
-    "hdpfl_flower/privacy/audit.py", "hdpfl_flower/privacy/trade_off.py",
-    "hdpfl_flower/scenarios/attacks.py", "hdpfl_flower/system/later.py",
-    "hdpfl_flower/system/proxies.py", "hdpfl_flower/system/terminal.py",
-    "server_app/certificates.py", "server_app/commands/", "server_app/in_process/",
-    "server_app/monitoring/", "server_app/progress.py",
-    "server_app/project.py", "server_app/reports/", "server_app/template/",
-    "strategies/contract.py", "strategies/noise_aware/around_flower.py",
-)  # fmt: skip
+    "client_app/after_run/home_tuning.py",
+    "client_app/after_run/stored_models.py",
+    "client_app/approval/fab.py",
+    "client_app/approval/launcher.py",
+    "client_app/audit.py",
+    "client_app/commands/",
+    "client_app/dp_sgd.py",
+    "client_app/in_process.py",
+    "client_app/private_updates.py",
+    "client_app/reports/",
+    "client_app/site/new_profile.py",
+    "client_app/worth/",
+    "hdpfl_flower/data/own_data/mock_table.py",
+    "hdpfl_flower/data/own_data/site_tables.py",
+    "hdpfl_flower/data/schema_draft.py",
+    "hdpfl_flower/data/screen/",
+    "hdpfl_flower/data/site_check.py",
+    "hdpfl_flower/data/subgroups.py",
+    "hdpfl_flower/estimators/noise_tracker.py",
+    "hdpfl_flower/ledger/invariants.py",
+    "hdpfl_flower/ledger/recompute.py",
+    "hdpfl_flower/models/constant.py",
+    "hdpfl_flower/monitoring/prometheus.py",
+    "hdpfl_flower/privacy/audit.py",
+    "hdpfl_flower/privacy/trade_off.py",
+    "hdpfl_flower/scenarios/attacks.py",
+    "hdpfl_flower/system/later.py",
+    "hdpfl_flower/system/proxies.py",
+    "hdpfl_flower/system/terminal.py",
+    "server_app/certificates.py",
+    "server_app/commands/",
+    "server_app/in_process/",
+    "server_app/monitoring/",
+    "server_app/progress.py",
+    "server_app/project.py",
+    "server_app/reports/",
+    "server_app/template/",
+    "strategies/contract.py",
+    "strategies/noise_aware/around_flower.py",
+)
 """Parts of the wheel that no app imports or holds: ``fab-exclude`` of ``pyproject.toml``."""
 
 
@@ -68,15 +90,15 @@ def approve(
 ) -> None:
     """Approve a run, a public file of weights, or with --to an app.
 
-    A run: prints its terms, its price and what it discloses, and asks. The ledger records who
-    approved which terms; other terms, or another app, wait for approval again.
+    A run: prints its terms, its price and its disclosures, and asks. The ledger records the
+    decider and the terms; other terms, or another app, wait for approval again.
 
     Weights: copies the file to this machine's place for them and prints its digest, which
     'policy.weights' lists, and a run config names in 'start' or 'backbone'. Look at where a file
     comes from before.
 
     An app, bit by bit: lists the files that differ from the package installed here, and asks. Run
-    it as the administrator: the user whom the SuperNode runs as must not be able to write to DIR.
+    it as the administrator: the user of the SuperNode must not be able to write to DIR.
     """
     if to is not None:
         _approve_app(Path(what), to, sha256, yes=yes)
@@ -113,9 +135,9 @@ def _approve_app(app: Path, to: Path, sha256: str, *, yes: bool) -> None:
     needs = ", ".join(bundle.dependencies) or "none"
     typer.echo(f"{PROJECT}: starts {ENTRY_POINTS['clientapp']} here and installs nothing; it says")
     typer.echo(printable(f"  that it needs {needs}"))
-    found = list(differences(bundle))
-    typer.echo(f"unlike the package installed here: {len(found) or 'nothing'}")
-    for line in found:
+    changes = list(differences(bundle))
+    typer.echo(f"unlike the package installed here: {len(changes) or 'nothing'}")
+    for line in changes:
         typer.echo(f"  {printable(line)}")
     if not yes and not typer.confirm("It will read this site's records. Approve it?"):
         raise DeploymentError("nothing was approved")
@@ -156,9 +178,9 @@ def _installed() -> Iterator[tuple[str, bytes]]:
             if not name.startswith(TOOLS):
                 yield name, path.read_bytes()
     # A source folder has an egg-info, too, without the licence.
-    for own in distributions(name="hdpfl-flower"):
-        if text := own.read_text("licenses/LICENSE"):
+    for installed in distributions(name="hdpfl-flower"):
+        if text := installed.read_text("licenses/LICENSE"):
             yield "LICENSE", text.encode()
-            readme = own.metadata.get_payload()  # type: ignore[attr-defined]
+            readme = installed.metadata.get_payload()  # type: ignore[attr-defined]
             yield "README.md", str(readme).encode()
             return

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client_app.commands.options import TERMS_HELP, ProfileOption, open_profile
-from client_app.reports.formatting import ceil_digits, floor_digits, table
+from client_app.commands.texts.render import text_of
+from client_app.reports.formatting import floor_digits
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
@@ -26,26 +27,6 @@ if TYPE_CHECKING:
 
 EPSILONS = (1.0, 4.0, 8.0)
 CANARIES = 50_000
-
-READING = """\
-How to read it: a bound above the claim shows that less is protected than is promised. The 95 %
-bound of a true claim lies above it in 5 audits of 100, so the verdict rests on the sure bound,
-where it is 1 of 1,000,000. An audit can catch a fault; that it caught none proves nothing.
-No record was read, no ledger opened and no budget spent: the canaries are made up."""
-OWN = "It samples its batches, so scores are no plain Gaussians: nothing follows from this number."
-NO_TERMS = "\nAdd --terms for an estimate of this site's own run."
-NO_PRIVACY = "\nThis site's own ε is inf: its runs have no noise, and there is no claim to audit."
-OTHER_NOISE = (
-    "\nThis run's noise is not that of steps over records (its 'noise' is 'client' or 'server'): "
-    "the canaries audit the engines, and there is no estimate of such a run."
-)
-NO_OPACUS = (
-    "\nNot audited: the engine 'opacus', which is not installed and so trains nothing here "
-    "(pip install 'hdpfl-flower[opacus]')."
-)
-SIMULATED = (
-    "\nThis profile is a simulation: its runs take their noise from a seed, the audit does not."
-)
 
 
 def audit(
@@ -67,14 +48,21 @@ def audit(
     """
     site = open_profile(profile) if profile is not None else None
     run = RunConfig.load(terms).terms if terms is not None else None
-    findings, own = _attack(epsilon or list(EPSILONS), canaries, site, run)
+    findings, estimate = _attack(epsilon or list(EPSILONS), canaries, site, run)
     if as_json:
-        typer.echo(json.dumps(_facts(findings, own), indent=2))
+        text = json.dumps(_facts(findings, estimate), indent=2)
     else:
-        for line in _in_words(findings, own):
-            typer.echo(line)
-        for line in _notes(site, run):
-            typer.echo(line)
+        text = text_of(
+            "audit",
+            findings=findings,
+            claims=[_row(finding) for finding in findings],
+            estimate=estimate,
+            site=site,
+            run=run,
+            opacus=is_installed("opacus"),
+            infinity=math.inf,
+        )
+    typer.echo(text)
     if any(finding.violates for finding in findings):
         raise typer.Exit(1)
 
@@ -110,61 +98,24 @@ def _attack(
         engines = [engine_of(run, training, code=site is not None)]
     most = min(2, site.data.records_per_unit) if site is not None and site.data else 1
     engines = ["vmap"] if most > 1 else engines  # the only one that clips units as one
-    own = None
-    of_steps = run is not None and run.noise == "records"
-    if site is not None and run is not None and of_steps and not math.isinf(site.run.epsilon):
-        own = make_plan(site, run)
+    planned = None
+    if site is not None and run is not None and run.noise == "records":
+        planned = None if math.isinf(site.run.epsilon) else make_plan(site, run)
     plans = [claimed(epsilon) for epsilon in epsilons]
     few = min(canaries, WIDTH)  # an estimate needs no more, and a run may have many steps
     total = len(engines) * len(plans) * releases_of(plans[0], canaries)
-    with _bar(total + (releases_of(own, few) if own else 0)) as advance:
+    with _bar(total + (releases_of(planned, few) if planned else 0)) as advance:
         findings = [
             attack(plan, engine, canaries, training, most=most, advance=advance)
             for engine in engines
             for plan in plans
         ]
-        if own is None or run is None:
+        if planned is None or run is None:
             return findings, None
-        estimated = attack(
-            own, engines[0], few, training, clip_norm=run.clip_norm, most=most, advance=advance
+        estimate = attack(
+            planned, engines[0], few, training, clip_norm=run.clip_norm, most=most, advance=advance
         )
-        return findings, estimated
-
-
-def _in_words(findings: list[Finding], own: Finding | None) -> Iterator[str]:
-    """Yield the lines of the answer."""
-    first = findings[0]
-    yield (
-        f"{first.canaries} canaries a row; a release is one step over {first.width} of them, "
-        f"all in the batch (q = 1); δ {ceil_digits(first.plan.delta)}"
-    )
-    rows = [("engine", "claim ε", "estimate", "95 % bound", "sure bound", "")]
-    yield from table(rows + [_row(finding) for finding in findings])
-    yield READING
-    if own is not None:
-        steps = own.plan.steps
-        yield (
-            f"\nthis site's run: ε {ceil_digits(own.plan.epsilon)}, "
-            f"δ {ceil_digits(own.plan.delta)}, q {steps[0].sampling_prob:.4g}, "
-            f"{sum(s.count for s in steps)} steps; "
-            f"estimate {own.estimate:.4g} from {own.canaries} canaries\n{OWN}"
-        )
-
-
-def _notes(site: Profile | None, run: RunTerms | None) -> Iterator[str]:
-    """Yield reasons for a missing estimate of the site's run, and notes."""
-    if run is None and not is_installed("opacus"):
-        yield NO_OPACUS
-    if site is None:
-        return
-    if math.isinf(site.run.epsilon):
-        yield NO_PRIVACY
-    elif run is None:
-        yield NO_TERMS
-    elif run.noise != "records":
-        yield OTHER_NOISE
-    if site.simulated:
-        yield SIMULATED
+        return findings, estimate
 
 
 def _row(finding: Finding) -> tuple[str, ...]:
@@ -181,14 +132,14 @@ def _row(finding: Finding) -> tuple[str, ...]:
     )
 
 
-def _facts(findings: list[Finding], own: Finding | None) -> dict[str, Any]:
+def _facts(findings: list[Finding], estimate: Finding | None) -> dict[str, Any]:
     """Return the answer as named values; the site's run gets no verdict."""
-    run = own and {
-        "engine": own.engine,
-        "epsilon": own.plan.epsilon,
-        "delta": own.plan.delta,
-        "canaries": own.canaries,
-        "estimate": own.estimate,
+    run = estimate and {
+        "engine": estimate.engine,
+        "epsilon": estimate.plan.epsilon,
+        "delta": estimate.plan.delta,
+        "canaries": estimate.canaries,
+        "estimate": estimate.estimate,
     }
     return {"claims": [_claim(finding) for finding in findings], "run": run}
 

@@ -71,15 +71,15 @@ def exporter(  # noqa: PLR0913, PLR0917 - options of a command line
     """Show this site's budget, releases, refusals and ledger to its own Prometheus.
 
     They are private: it answers this machine alone, and requests alone that bear the token, unless
-    those who ask show a certificate.
+    the clients show a certificate.
     """
     if profile is None:
         raise ProfileError("no profile is named; add --profile PATH, or set HDPFL_PROFILE")
     series = SiteSeries(profile.expanduser())
     exposition = Exporter("site", series.readings)
     if series.notify:
-        own = SiteSeries(profile.expanduser())  # its own: two threads share no reader
-        Thread(target=keep_telling, args=[own], daemon=True).start()
+        notifier = SiteSeries(profile.expanduser())  # two threads share no reader
+        Thread(target=keep_telling, args=[notifier], daemon=True).start()
     if textfile is not None:
         keep_writing(exposition, textfile, every, mode=OF_THE_GROUP)
         return
@@ -132,17 +132,17 @@ def read_token(path: Path) -> str:
     """
     try:
         with contextlib.suppress(FileExistsError):
-            made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-            with os.fdopen(made, "w") as file:
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            with os.fdopen(descriptor, "w") as file:
                 file.write(secrets.token_urlsafe(32))
         with path.open(encoding="ascii", errors="replace") as file:
-            found, token = os.fstat(file.fileno()), file.read(_LONGEST + 1).strip()
+            status, token = os.fstat(file.fileno()), file.read(_LONGEST + 1).strip()
     except OSError as error:
         raise DeploymentError(
             f"exporter: {path}: {error.strerror}; name a '--token-file'"
         ) from None
     # The group may read it: that of the site's Prometheus.
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise DeploymentError(
             f"exporter: other users can read or change {path}; remove it, and another is made"
         )

@@ -53,7 +53,7 @@ def health(
     task, where the PATH of the node or of this command pins a part of Flower's programs, or where
     the coordinator is not reached: by the forward proxy in HTTPS_PROXY, except for the hosts in
     NO_PROXY. An error is one line, for the log or probe that starts the SuperNode.
-    """  # fmt: skip
+    """
     if not superlink:
         _of_the_node(heard_file(flwr_home))
     elif root_certificates is None:

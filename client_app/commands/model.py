@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +13,9 @@ import numpy as np
 import typer
 
 from client_app.commands.options import ProfileOption, open_profile, write_file
+from client_app.commands.texts.render import text_of
 from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.config.settings import Value
 from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.errors import DataError, ProfileError
 from hdpfl_flower.measures.concordance import survival_of
@@ -26,22 +30,6 @@ if TYPE_CHECKING:
     from hdpfl_flower.models.task import Task
 
 app = new_app("The final model of the last run.")
-
-FOR_SITES = frozenset({
-    "run-id", "strategy", "rounds", "participations", "local-epochs", "local-steps", "clip-norm",
-    "learning-rate", "model", "backbone", "start", "start-parts", "dataset", "schema", "task",
-    "class-weights",
-    "noise", "noise-multiplier",
-    "epsilon-cap", "evaluation", "work", "second", "choice", "spend", "after",
-    "coordinator", "purpose", "sites",
-})  # fmt: skip
-"""Terms of the site's training. Other terms concern the server or a simulation; the site's own
-``delta`` stands in its profile."""
-
-OTHERS = (
-    "this site's own ε, δ and batch size stand in its profile and ledger; the run's terms that "
-    "concern only simulations are left out here, and are in what 'model show --to' writes"
-)
 
 PersonalOption = Annotated[
     bool, typer.Option("--personal", help="This site's own model of that run instead.")
@@ -72,9 +60,9 @@ def show(
 
     Printed are the terms by which sites trained and, where the profile keeps a holdout, how good
     the model is on it. The file's metadata hold the run's terms, and of a model of the site's own
-    its kind. What a prior adds is in the bias of the last layer, or where there is none in an array
-    'outputs', to be added. Of a backbone with adapters the file holds all numbers, the adapters
-    added to them, under 'backbone.' and 'head.'.
+    its kind. The prior is part of the last layer's bias; without a bias it is the array 'outputs',
+    to be added. Of a backbone with adapters the file holds all numbers, the adapters added to them,
+    under 'backbone.' and 'head.'.
     """
     from client_app.after_run.personal_model import PersonalModel
 
@@ -83,21 +71,23 @@ def show(
     if to is not None:
         _write(to, model, task, force=force)
         return
-    size = sum(array.size for array in model.arrays.values())
-    own = isinstance(model, PersonalModel)
-    kind, run = "personal" if own else "final", model.terms.run_id
-    typer.echo(printable(f"{kind} model of run '{run}': {model.terms.model}, {size} parameters"))
-    if isinstance(model, PersonalModel):
-        typer.echo(LABELS[model.kind])
-    for key, value in model.terms.as_config().items():
-        if key not in FOR_SITES:
-            continue
-        text = json.dumps(value, ensure_ascii=False)
-        if key == "schema" and "\\n" in text:
-            text = f"({value.count(chr(10)) + 1} lines)" if isinstance(value, str) else text
-        typer.echo(printable(f"  {key} = {text}"))
-    typer.echo(OTHERS)
-    typer.echo(_on_held_out(site, model, task))
+    typer.echo(
+        text_of(
+            "model",
+            model=model,
+            size=sum(array.size for array in model.arrays.values()),
+            meaning=LABELS[model.kind] if isinstance(model, PersonalModel) else "",
+            terms={key: _shown(key, value) for key, value in model.terms.as_config().items()},
+            test=_on_held_out(site, model, task),
+        )
+    )
+
+
+def _shown(key: str, value: Value) -> str:
+    """Return the value of a term as JSON; of a schema's text the number of lines."""
+    if key == "schema" and isinstance(value, str) and "\n" in value:
+        return f"({value.count(chr(10)) + 1} lines)"
+    return json.dumps(value, ensure_ascii=False)
 
 
 @app.command()
@@ -137,23 +127,23 @@ def predict(
     """
     site = open_profile(profile)
     model, task = chosen_model(site, personal, tuned)
-    found = _unlabelled(file, site, model, task.of_records)
+    records = _unlabelled(file, site, model, task.of_records)
     if strict:
-        found.refuse_changed()
-    text = _as_csv(found, task, model_outputs(model, task, task.embed(found.features)))
+        records.refuse_changed()
+    text = _as_csv(records, task, model_outputs(model, task, task.embed(records.features)))
     if out is None:
         typer.echo(text, nl=False)
     else:
         write_file(out, text.encode(), force=force)
-        typer.echo(f"wrote {out}: {len(found.rows)} predictions")
-    if found.lost:
-        typer.echo(f"warning: {found.without()}", err=True)
+        typer.echo(f"wrote {out}: {len(records.rows)} predictions")
+    if records.lost:
+        typer.echo(f"warning: {records.without()}", err=True)
 
 
 @app.command()
 def tune(
     profile: ProfileOption = None,
-    part: Annotated[str, typer.Option(help="head (the last layer), or all.")] = "all",
+    layers: Annotated[str, typer.Option("--part", help="head (the last layer), or all.")] = "all",
     epochs: Annotated[int, typer.Option(help="Passes over the training records.", min=1)] = 5,
     learning_rate: Annotated[
         float, typer.Option(help="Of SGD without noise; 0: the run's.", min=0)
@@ -172,7 +162,7 @@ def tune(
     from hdpfl_flower.data.site_data import read_site_data
     from hdpfl_flower.ledger.ledger import Ledger
 
-    if part not in ("head", "all"):
+    if layers not in ("head", "all"):
         raise ProfileError("'--part' must be head or all")
     site = open_profile(profile)
     if site.data is None:
@@ -183,13 +173,13 @@ def tune(
         question = f"Close run '{run}' at this site, for good, and tune its model without noise?"
         typer.confirm(printable(question), abort=True)
     records = read_site_data(site.data, task, model.terms.schema_text).train
-    how = HomeTuning(part, epochs, learning_rate or model.terms.learning_rate)
+    how = HomeTuning(layers, epochs, learning_rate or model.terms.learning_rate)
     paths = ledger_paths(site)
     with contextlib.closing(Ledger(paths.path, paths.anchor)) as ledger:
         tuned = tune_without_noise(site, ledger, model, records, how)
     typer.echo(printable(f"run '{run}' is closed at this site; its tuned model is kept"))
     typer.echo(LABELS["kept"])
-    typer.echo(_on_held_out(site, tuned, task))
+    typer.echo("\n".join(_on_held_out(site, tuned, task)))
 
 
 def _write(to: Path, model: FinalModel | PersonalModel, task: Task, *, force: bool) -> None:
@@ -221,13 +211,13 @@ def _start_of_tuning(site: Profile) -> tuple[PersonalModel, Task]:
     from client_app.after_run.stored_models import checked_final_model
 
     final, task = checked_final_model(site)
-    own = None
+    personal = None
     if site.state is not None:
-        own = read_personal_model(personal_model_file(site.state.path, final.terms.run_id))
-    if own is None and final.terms.sent_part:
+        personal = read_personal_model(personal_model_file(site.state.path, final.terms.run_id))
+    if personal is None and final.terms.sent_part:
         raise DataError("the part of the model that stays here is missing; nothing can be tuned")
-    none = np.zeros(task.outputs, np.float32)
-    return own or PersonalModel(final.terms, final.arrays, none, "private"), task
+    nothing = np.zeros(task.outputs, np.float32)
+    return personal or PersonalModel(final.terms, final.arrays, nothing, "private"), task
 
 
 def model_outputs(
@@ -254,7 +244,7 @@ def chosen_model(
 
     Raises:
         ProfileError, ModelError: as :func:`client_app.after_run.stored_models.checked_final_model`.
-        DataError: there is no such model yet, or it is damaged.
+        DataError: the model is not there yet, or it is damaged.
     """
     from client_app.after_run.home_tuning import home_tuned_path
     from client_app.after_run.personal_model import (
@@ -270,23 +260,23 @@ def chosen_model(
         return model, task
     folder, terms = site.state.path, model.terms
     if tuned:
-        found = read_personal_model(home_tuned_path(folder, terms.run_id))
-        if found is None:
+        tuned_model = read_personal_model(home_tuned_path(folder, terms.run_id))
+        if tuned_model is None:
             raise DataError(
                 f"no tuned model of run '{terms.run_id}' in {folder}; make it: model tune"
             )
-        return found, task
-    found = read_personal_model(personal_model_file(folder, terms.run_id))
-    if found is not None:
-        return found, task
-    own = own_arrays(folder, model) if not terms.sent_part else None
-    if own is None:
+        return tuned_model, task
+    personal_model = read_personal_model(personal_model_file(folder, terms.run_id))
+    if personal_model is not None:
+        return personal_model, task
+    arrays = own_arrays(folder, model) if not terms.sent_part else None
+    if arrays is None:
         raise DataError(
             f"no personal model of run '{terms.run_id}' in {folder}: its terms must set "
             "'second', a personal part, or 'after' with 'tuning' or 'prior', and this "
             "site must have taken part"
         )
-    return PersonalModel(terms, own, np.zeros(task.outputs, np.float32), kind_of(terms)), task
+    return PersonalModel(terms, arrays, np.zeros(task.outputs, np.float32), kind_of(terms)), task
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -295,13 +285,13 @@ class _Unlabelled:
 
     Attributes:
         features: shape ``(n, ...)``.
-        rows: what names each.
+        rows: name of each record.
         lost: number of records that cannot be predicted.
-        why: these cannot be.
+        why: reason for them, after "they".
         changed: of each row of a table its changed cells, in words.
-        columns: those that have changed cells.
+        columns: the columns with changed cells.
         label: the schema's; None: classes are numbers, and numbers as the model has them.
-        own: how the site writes it.
+        own_table: how the site writes the label.
     """
 
     features: np.ndarray
@@ -311,7 +301,7 @@ class _Unlabelled:
     changed: list[list[str]] | None = None
     columns: tuple[str, ...] = ()
     label: Label | None = None
-    own: OwnTable = field(default_factory=OwnTable)
+    own_table: OwnTable = field(default_factory=OwnTable)
 
     def without(self) -> str:
         """Return how many records have no prediction, and the reason."""
@@ -340,7 +330,7 @@ def _unlabelled(
     """Return the records in a file or folder.
 
     Raises:
-        DataError: it cannot be read, or is not what the model takes.
+        DataError: it cannot be read, or does not fit the model.
     """
     from hdpfl_flower.data.images.image_folder import read_unlabelled
     from hdpfl_flower.data.schema import Schema
@@ -351,8 +341,7 @@ def _unlabelled(
     if not model.terms.schema_text:
         if file.is_dir():
             bits = site.data.bits if site.data else 16
-            found = read_unlabelled(file, task, bits)
-            return _Unlabelled(*found, "are no readable images")
+            return _Unlabelled(*read_unlabelled(file, task, bits), "are no readable images")
         if kind == "npz":
             return _Unlabelled(*load_features(file, task), "are not finite")
         raise DataError(
@@ -362,83 +351,79 @@ def _unlabelled(
     schema = Schema.load(model.terms.schema_text)
     if schema.task != task:
         raise DataError("the 'schema' of the model's run does not describe what the model takes")
-    own = OwnTable.of(site.data) if site.data is not None else OwnTable()
+    own_table = OwnTable.of(site.data) if site.data is not None else OwnTable()
     kind, why = "csv" if kind == "npz" else kind, "cannot be cut into the header's cells"
-    features, positions, summary, changed = features_only(file, kind, schema, own)
+    features, positions, summary, changed = features_only(file, kind, schema, own_table)
     counts = {
         name: filled + summary.clipped.get(name, 0) for name, filled in summary.filled.items()
     }
     columns = tuple(name for name, count in counts.items() if count)
     rows, lost = [str(row) for row in positions + 1], summary.rows - len(positions)
-    return _Unlabelled(features, rows, lost, why, changed, columns, schema.label, own)
+    return _Unlabelled(features, rows, lost, why, changed, columns, schema.label, own_table)
 
 
-def _on_held_out(site: Profile, model: FinalModel | PersonalModel, task: Task) -> str:
+def _on_held_out(site: Profile, model: FinalModel | PersonalModel, task: Task) -> Iterator[str]:
+    """Yield the model's measures on the site's held-out records, or the reason for none."""
     if getattr(model, "kind", "") == "" and model.terms.sent_part:
-        return "no test: the final model lacks the part that stays at each site; see --personal"
+        yield "no test: the final model lacks the part that stays at each site; see --personal"
+        return
     if site.data is None or site.data.holdout == 0:
-        return "no test: 'data.holdout' keeps no record out of training"
+        yield "no test: 'data.holdout' keeps no record out of training"
+        return
     from client_app.worth.own_measures import HELD_OUT, measure_here
     from hdpfl_flower.measures.clinical import FEWEST, OF_NUMBERS, WORDS, How
 
     source, schema = site.data.model_copy(update={"subgroups": ()}), model.terms.schema_text
     how = How(draws=FEWEST)  # the same numbers as evaluate; their intervals are not shown
+    outputs = partial(model_outputs, model, task)
     try:
-        found = measure_here(
-            source,
-            HELD_OUT,
-            task,
-            schema,
-            lambda features: model_outputs(model, task, features),
-            how,
-        ).whole
+        measured = measure_here(source, HELD_OUT, task, schema, outputs, how).whole
     except DataError as error:
-        return f"no test: {error}"
+        yield f"no test: {error}"
+        return
     names = ("accuracy", "log-loss", *OF_NUMBERS, "concordance")
-    measured = ", ".join(
-        f"{WORDS[name]} {found.found[name].value:.3f}" for name in names if name in found.found
-    )
-    return (
-        f"on this site's {size_of(found)} held out of training: {measured}\n"
-        "That is for this site alone: ε does not cover it where it is disclosed."
-    )
+    values = (f"{WORDS[n]} {measured.found[n].value:.3f}" for n in names if n in measured.found)
+    yield f"on this site's {size_of(measured)} held out of training: {', '.join(values)}"
+    yield "That is for this site alone: ε does not cover it where it is disclosed."
 
 
-def size_of(found: Measured) -> str:
+def size_of(measured: Measured) -> str:
     """Return the number of records, and of units where it differs."""
-    of_units = f" of {found.units} units" if found.units != found.records else ""
-    return f"{found.records} records{of_units}"
+    of_units = f" of {measured.units} units" if measured.units != measured.records else ""
+    return f"{measured.records} records{of_units}"
 
 
-def _as_csv(found: _Unlabelled, task: Task, outputs: np.ndarray) -> str:
+def _as_csv(records: _Unlabelled, task: Task, outputs: np.ndarray) -> str:
     """Return predictions as CSV; see :func:`predict`.
 
     Args:
-        found: what was predicted.
+        records: to predict.
         task: of the model.
         outputs: shape ``(n, task.outputs)``.
     """
-    label, own = found.label, found.own
-    shares: tuple[list[str], np.ndarray] = [], np.zeros((len(outputs), 0))
-    columns = [("row", found.rows)]
+    label, own_table = records.label, records.own_table
+    columns = [("row", records.rows)]
+    names, shares = [], np.zeros((len(outputs), 0))
     if task.intervals:
-        ends = own.in_own_unit(label.column, label.edges) if label else range(1, task.intervals + 1)
-        shares = [f"survives-{end:g}" for end in ends], survival_of(outputs)
+        edges = range(1, task.intervals + 1)
+        ends = own_table.in_own_unit(label.column, label.edges) if label else edges
+        names, shares = [f"survives-{end:g}" for end in ends], survival_of(outputs)
     elif task.classes:
-        of_each, names = probabilities(task, outputs), [*map(str, range(task.classes))]
-        names = own.words(label.column, label.classes) if label else names
-        columns.append(("prediction", [names[index] for index in of_each.argmax(axis=1)]))
+        classes = [*map(str, range(task.classes))]
+        classes = own_table.words(label.column, label.classes) if label else classes
+        shares = probabilities(task, outputs)
+        columns.append(("prediction", [classes[index] for index in shares.argmax(axis=1)]))
         first = 1 if task.classes == 2 else 0
-        shares = [f"probability-{name}" for name in names[first:]], of_each[:, first:]
+        names, shares = [f"probability-{name}" for name in classes[first:]], shares[:, first:]
     else:
         numbers = outputs[:, 0]
-        numbers = own.in_own_unit(label.column, label.unscale(numbers)) if label else numbers
+        if label:
+            numbers = own_table.in_own_unit(label.column, label.unscale(numbers))
         columns.append(("prediction", [f"{number:.6g}" for number in numbers]))
-    columns += [
-        (name, [f"{p:.4f}" for p in of]) for name, of in zip(shares[0], shares[1].T, strict=True)
-    ]
-    if found.changed is not None:
-        columns.append(("cells", ["; ".join(cells) for cells in found.changed]))
+    for name, share in zip(names, shares.T, strict=True):
+        columns.append((name, [f"{p:.4f}" for p in share]))
+    if records.changed is not None:
+        columns.append(("cells", ["; ".join(cells) for cells in records.changed]))
     header, values = zip(*columns, strict=True)
     return csv_text([header, *zip(*values, strict=True)])
 
@@ -456,5 +441,5 @@ def probabilities(task: Task, outputs: np.ndarray) -> np.ndarray:
     if task.loss == "logistic":
         # One logit z is the pair (0, z): the softmax of the pair is the logistic function.
         logits = np.hstack([np.zeros_like(logits), logits])
-    found: np.ndarray = softmax(logits, axis=1)
-    return found
+    shares: np.ndarray = softmax(logits, axis=1)
+    return shares

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import math
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Annotated, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -21,10 +21,11 @@ from client_app.commands.options import (
     open_profile,
     write_file,
 )
+from client_app.commands.texts.render import text_of
 from client_app.reports.ledger_view import notes_on_cap, read_ledger
 from client_app.reports.lifetime import runs_that_fit
 from client_app.site.new_profile import NewProfile, lines_of_table
-from hdpfl_flower.config.profile import LedgerPaths, Profile
+from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import HDPFLError, ModelError, ProfileError
@@ -36,6 +37,14 @@ from hdpfl_flower.system.printable import printable
 from hdpfl_flower.system.terminal import new_app
 
 app = new_app("The site's profile: write a new one, check one.")
+
+NO_RUN_FITS = (
+    "ledger: another run does not fit into what is left, or 'policy.runs' were charged, and the "
+    "site would decline it: lower [run], or decide on more: hdpfl-site ledger --raise-cap"
+)
+OK, ERROR = "ok", "error"
+Finding = tuple[str, str]
+"""Level and text; an error must be corrected before a run."""
 
 
 @app.command()
@@ -84,16 +93,22 @@ def new(  # noqa: PLR0913, PLR0917 - options of a command line
     epsilon = _asked(epsilon, "--epsilon", "ε of one run (smaller protects more; 1 to 4)?", float)
     cap = _asked(cap, "--cap", "ε of all runs together, for ever?", float)
     text = NewProfile(
-        _data_lines(data, to, id_, schema), records, epsilon, cap, delta, batch_size,
-        anchor=anchor, name=name,
-    ).text()  # fmt: skip
+        _data_lines(data, to, id_, schema),
+        records,
+        epsilon,
+        cap,
+        delta,
+        batch_size,
+        anchor=anchor,
+        name=name,
+    ).text()
     try:
         Profile.parse(tomllib.loads(text))
     except ProfileError as error:
         raise ProfileError(f"the options make no profile: {error}") from None
     write_file(to, text.encode(), force=force)
     typer.echo(
-        f"wrote {to}: read it, each key has its comment; then: hdpfl-site ledger init, and "
+        f"wrote {to}: read it, each key has its comment; then: hdpfl-site ledger --init, and "
         "hdpfl-site profile check --terms RUN.toml"
     )
 
@@ -146,220 +161,92 @@ def check(
     """
     site = open_profile(profile)
     config = RunConfig.load(terms) if terms is not None else None
-    run = config.terms if config is not None else None
-    findings = ProfileFindings()
-    findings.ok("profile: complete, and readable by its owner alone")
-    _check_protection(site, findings)
-    account = _check_ledger(site, findings)
-    if account is not None and run is None:
-        _check_fit(account, site, (site.run.epsilon, site.run.delta), findings)
-    _check_state(site, findings)
-    _check_disclosure(site, findings)
-    _check_time(site, config, findings)
-    if run is None:
-        _check_data_is_there(site, findings)
-        findings.warning("terms: none given; add --terms to read the records and try the model")
-    else:
-        _check_data(site, run, findings)
-        _check_training(site, run, account, findings)
-    if findings.errors:
+    account, ledger = _ledger_facts(site)
+    cost = site.run.epsilon, site.run.delta
+    text = text_of(
+        "profile",
+        site=site,
+        config=config,
+        account=account,
+        ledger=ledger,
+        fits=account is None or config is not None or runs_that_fit(account, site, cost) > 0,
+        no_run_fits=NO_RUN_FITS,
+        state_is_writable=site.state is not None and _is_writable(_existing(site.state.path)),
+        infinity=math.inf,
+    )
+    typer.echo(text)
+    faults = sum(line.startswith(ERROR) for line in text.splitlines())
+    if config is not None:
+        records = _data(site, config.terms)
+        for level, finding in itertools.chain(records, _training(site, config.terms, account)):
+            typer.echo(printable(f"{level:<9}{finding}"))
+            faults += level == ERROR
+    if faults:
         raise typer.Exit(1)
 
 
-class ProfileFindings:
-    """Printer of findings, with a count of faults."""
-
-    def __init__(self) -> None:
-        """Start without findings."""
-        self.errors = 0
-
-    def ok(self, text: str) -> None:
-        """Print a passed check."""
-        typer.echo(printable(f"ok       {text}"))
-
-    def warning(self, text: str) -> None:
-        """Print a warning."""
-        typer.echo(printable(f"warning  {text}"))
-
-    def error(self, text: str) -> None:
-        """Print a fault that must be corrected before a run."""
-        self.errors += 1
-        typer.echo(printable(f"error    {text}"))
-
-    @contextlib.contextmanager
-    def catching(self, about: str = "") -> Iterator[None]:
-        """Turn a user's error into a finding, and continue."""
-        try:
-            yield
-        except HDPFLError as error:
-            self.error(f"{about}: {error}" if about else str(error))
-
-
-def _check_protection(site: Profile, findings: ProfileFindings) -> None:
-    if site.simulated:
-        findings.warning(
-            "simulation: [simulation] makes the noise from a seed, which gives no privacy; "
-            "remove it at a real site"
-        )
-    if math.isinf(site.run.epsilon):
-        findings.warning("protection: 'run.epsilon' is inf, which means no privacy")
-
-
-def _check_ledger(site: Profile, findings: ProfileFindings) -> Account | None:
-    """Return the ledger's account; None if it cannot be read."""
-    if site.ledger is None:
-        if site.simulated:
-            findings.ok("ledger: a simulated site keeps its own in the run's folder")
-        else:
-            findings.error("ledger: [ledger] is missing; a site without one releases nothing")
-        return None
-    account = None
-    with findings.catching():
+def _ledger_facts(site: Profile) -> tuple[Account | None, dict[str, Any]]:
+    """Return the ledger's account, None if it cannot be read, and the state of its files."""
+    paths = site.ledger
+    if paths is None:
+        return None, {}
+    account, error, notes, withdrawn = None, "", list[str](), 0
+    try:
         account = read_ledger(site).account
-        findings.ok(f"ledger: verified from the first entry to the last: {site.ledger.path}")
-        for path, mode in (
-            (site.ledger.path, os.W_OK),
-            (site.ledger.path.parent, os.W_OK | os.X_OK),
-        ):
-            if not os.access(path, mode):  # SQLite writes beside the file, too
-                findings.error(
-                    f"ledger: {path} cannot be written by this user; a run would be refused: check "
-                    "its owner, and that its volume is not mounted read-only"
-                )
-        if site.ledger.path.stat().st_mode & 0o077:
-            findings.warning(f"ledger: others can read it; run: chmod 600 {site.ledger.path}")
-        for note in notes_on_cap(account, site.budget):
-            findings.warning(f"ledger: {note}")
+        notes = list(notes_on_cap(account, site.budget))
         if account.withdrawn and site.data is not None:
-            withdrawn = withdrawn_by(account, site.data, site.ledger.path)
-            findings.ok(f"withdrawals: {len(withdrawn.digests)}, none of whose records is read")
-    _check_anchor(site.ledger, findings)
-    return account
+            withdrawn = len(withdrawn_by(account, site.data, paths.path).digests)
+    except HDPFLError as fault:
+        error = str(fault)
+    writable = {paths.path: os.access(paths.path, os.W_OK)}
+    writable[paths.path.parent] = _is_writable(paths.path.parent)  # SQLite writes there, too
+    return account, {
+        "error": error,
+        "notes": notes,
+        "withdrawn": withdrawn,
+        "read_only": [path for path, may in writable.items() if not may],
+        "open_to_others": account is not None and paths.path.stat().st_mode & 0o077,
+        "one_storage": paths.anchor is not None
+        and _device_of(paths.anchor) == _device_of(paths.path),
+    }
 
 
-def _check_fit(
-    account: Account, site: Profile, cost: tuple[float, float], findings: ProfileFindings
-) -> None:
-    """Check whether the ledger would charge a run of ``cost`` (ε, δ)."""
-    if not runs_that_fit(account, site, cost):
-        findings.error(
-            "ledger: another run does not fit into what is left, or 'policy.runs' were charged, "
-            "and the site would decline it: lower [run], or decide on more: hdpfl-site ledger "
-            "show, then init --raise-cap"
-        )
-
-
-def _check_anchor(paths: LedgerPaths, findings: ProfileFindings) -> None:
-    if paths.anchor is None:
-        findings.warning(
-            "anchor: 'ledger.anchor' is missing: nobody would notice an older ledger put back; "
-            "name a file on other storage before 'hdpfl-site ledger init'"
-        )
-    elif _device_of(paths.anchor) == _device_of(paths.path):
-        findings.warning("anchor: it lies on the ledger's own storage; other storage is better")
-    else:
-        findings.ok("anchor: on other storage than the ledger")
-
-
-def _check_state(site: Profile, findings: ProfileFindings) -> None:
-    if site.state is None:
-        findings.warning("state: [state] is missing: the site keeps no final model for itself")
-        return
-    folder = _existing(site.state.path)
-    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
-        findings.ok(f"state: the folder can be written: {site.state.path}")
-    else:
-        findings.error(f"state: {site.state.path} is no folder that this user can write")
-
-
-def _check_disclosure(site: Profile, findings: ProfileFindings) -> None:
-    for name in site.disclose:
-        findings.warning(f"disclosure: '{name}' leaves the site, and ε does not cover it")
-    if not site.disclose:
-        findings.ok("disclosure: 'disclose' is empty: nothing leaves but noisy updates")
-    if "metrics" in site.disclose and (site.data is None or site.data.holdout == 0):
-        findings.warning(
-            "disclosure: 'metrics' needs records to test on: 'data.holdout' keeps none, and the "
-            "site will decline every test"
-        )
-    if "metrics" in site.disclose and not site.simulated and not site.budget.exact_answers:
-        findings.warning(
-            "disclosure: 'budget.exact-answers' is 0, and the site will decline every test; a run "
-            "with 'scores' shows the coordinator as much with noise, within ε"
-        )
-
-
-def _check_time(site: Profile, config: RunConfig | None, findings: ProfileFindings) -> None:
-    if not site.reply_after:
-        findings.warning(
-            "time: 'reply-after' is not set: the time of a reply discloses the size of its batches"
-        )
-    elif config is not None and site.reply_after >= config.server.round_timeout:
-        findings.error(
-            "time: 'reply-after' is as long as the run's 'round-timeout': every reply arrives too "
-            "late; lower it, or ask the coordinator for more time"
-        )
-    else:
-        findings.ok("time: replies leave at a constant time after the request")
-
-
-def _check_data_is_there(site: Profile, findings: ProfileFindings) -> None:
-    if site.data is None:
-        _tell_no_data(site, findings)
-        return
-    images = site.data.format == "images"
-    if site.data.path.is_dir() if images else site.data.path.is_file():
-        findings.ok(f"data: there is a {'folder' if images else 'file'} at {site.data.path}")
-    else:
-        findings.error(f"data: nothing that 'data.format' names is at {site.data.path}")
-
-
-def _tell_no_data(site: Profile, findings: ProfileFindings) -> None:
-    if site.simulated:
-        findings.ok("data: a simulated site takes its part of the run's data set")
-    else:
-        findings.error("data: [data] is missing; say where the site's records lie")
-
-
-def _check_data(site: Profile, run: RunTerms, findings: ProfileFindings) -> None:
-    if site.data is None:
-        _tell_no_data(site, findings)
-        return
+def _data(site: Profile, run: RunTerms) -> Iterator[Finding]:
     from hdpfl_flower.data.datasets import task_for
     from hdpfl_flower.data.site_check import check_site_data
     from hdpfl_flower.privacy.unit import id_of
 
-    if run.schema_text and id_of(run.schema_text) != site.data.column:
+    if site.data is None or (run.schema_text and id_of(run.schema_text) != site.data.column):
         return  # the terms' error; the records would be those of another unit
-    with findings.catching(f"data: {site.data.path}"):
+    try:
         declared = site.training.declared_records
         for line in check_site_data(site.data, task_for(run).of_records, run.schema_text, declared):
-            if line.startswith("error: "):
-                findings.error(f"data: {line.removeprefix('error: ')}")
-            elif line.startswith("warning: "):
-                findings.warning(f"data: {line.removeprefix('warning: ')}")
-            else:
-                findings.ok(f"data: {line}")
+            level, _, text = line.partition(": ")
+            yield (level, f"data: {text}") if level in (ERROR, "warning") else (OK, f"data: {line}")
+    except HDPFLError as error:
+        yield ERROR, f"data: {site.data.path}: {error}"
 
 
-def _check_training(
-    site: Profile, run: RunTerms, account: Account | None, findings: ProfileFindings
-) -> None:
+def _training(site: Profile, run: RunTerms, account: Account | None) -> Iterator[Finding]:
     """Check the terms against the policy, then model, memory and plan."""
-    with findings.catching("terms"):
+    try:
         check_policy(site, run)
-        findings.ok("terms: the policy allows them")
-        device = _check_device(site, findings)
+        yield OK, "terms: the policy allows them"
+        device = yield from _device(site)
         if device is not None:
-            _check_model(site, run, device, findings)
-        made = make_plan(site, run)
-        findings.ok("plan: the noise is calibrated; see: hdpfl-site plan")
+            yield from _model(site, run, device)
+        plan = make_plan(site, run)
+        yield OK, "plan: the noise is calibrated; see: hdpfl-site plan"
         # A trusted server charges nothing here, and a run that was charged is not charged again.
-        if account is not None and run.noise != "server" and run.run_id not in account.plans:
-            _check_fit(account, site, (made.epsilon, made.delta), findings)
+        if run.noise == "server" or account is None or run.run_id in account.plans:
+            return
+        if not runs_that_fit(account, site, (plan.epsilon, plan.delta)):
+            yield ERROR, NO_RUN_FITS
+    except HDPFLError as error:
+        yield ERROR, f"terms: {error}"
 
 
-def _check_device(site: Profile, findings: ProfileFindings) -> str | None:
+def _device(site: Profile) -> Generator[Finding, None, str | None]:
     import torch
 
     from hdpfl_flower.system.devices import present
@@ -367,15 +254,15 @@ def _check_device(site: Profile, findings: ProfileFindings) -> str | None:
     try:
         device = present(site.training.device)
     except ModelError as error:
-        findings.error(f"device: {error}")
+        yield ERROR, f"device: {error}"
         return None
     count = torch.cuda.device_count()
     others = f", the first of {count}; for another set 'training.device' to 'cuda:1'"
-    findings.ok(f"device: {device}" + (others if device == "cuda" and count > 1 else ""))
+    yield OK, f"device: {device}" + (others if device == "cuda" and count > 1 else "")
     return device
 
 
-def _check_model(site: Profile, run: RunTerms, device: str, findings: ProfileFindings) -> None:
+def _model(site: Profile, run: RunTerms, device: str) -> Iterator[Finding]:
     from client_app.site.site import allowed_layout
     from client_app.training.dpsgd import rehearsal_size, settle
     from client_app.training.engines import rehearse
@@ -383,21 +270,24 @@ def _check_model(site: Profile, run: RunTerms, device: str, findings: ProfileFin
     from hdpfl_flower.data.datasets import task_for
 
     training = site.training
-    with findings.catching("model"):
+    try:
         task = task_for(run)
         allowed_layout(site, run.model, task)  # before the network takes memory
         engine, physical = engine_at(site, run.model, task, device)
         size = engine.theta.numel()
-        findings.ok(f"model: '{run.model}', {size} parameters, trained by {type(engine).__name__}")
+        yield OK, f"model: '{run.model}', {size} parameters, trained by {type(engine).__name__}"
         try:
             settle(engine, float(training.batch_size), physical)
             rehearse(engine, rehearsal_size(float(training.batch_size), physical))
+            yield OK, "memory: the largest batch fits"
         except (RuntimeError, MemoryError):
-            findings.error(
-                "memory: the largest batch does not fit; lower 'training.physical-batch'"
-            )
-        else:
-            findings.ok("memory: the largest batch fits")
+            yield ERROR, "memory: the largest batch does not fit; lower 'training.physical-batch'"
+    except HDPFLError as error:
+        yield ERROR, f"model: {error}"
+
+
+def _is_writable(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def _existing(path: Path) -> Path:

@@ -29,9 +29,9 @@ def report(
 ) -> None:
     """Print the site's privacy report.
 
-    In short; with --html all of it: what is promised, what was spent and released, whether the
-    ledger agrees when everything is computed again, and what is not covered. With --ledger it is
-    made from the ledger's file alone, which is only read. Exit status 1 if the ledger contradicts
+    In short; with --html all of it: the promise, the costs and releases, whether the ledger agrees
+    when everything is computed again, and the limits of the promise. With --ledger it is made from
+    the ledger's file alone, which is only read. Exit status 1 if the ledger contradicts
     the promise.
     """
     if json and html:

@@ -8,109 +8,74 @@ from typing import Annotated
 import typer
 
 from client_app.commands.options import check_free, naming, write_file
+from client_app.commands.texts.render import text_of
 from hdpfl_flower.config.named_files import is_path, read_schema
-from hdpfl_flower.system.printable import printable
-from hdpfl_flower.system.terminal import new_app
-
-app = new_app("The public schema of a table: draft one, check one, mock a table of one.")
-
-PRIVATE = "what the records hold: for your eyes alone, and none of it is in the file"
-WARNING = (
-    "warning: choose bounds, categories and classes from public knowledge (a guideline, a "
-    "codebook), never from the lines above: the schema is sent to every site, and ε does not cover "
-    "it"
-)
 
 
-@app.command()
-def draft(
-    file: Annotated[Path, typer.Argument(help="The site's own CSV, with a header.")],
-    out: Annotated[Path, typer.Option("--out", help="The schema to write, FILE.toml.")],
-    label: Annotated[str, typer.Option(help="Name of the column to predict.")] = "",
-    id_: Annotated[str, typer.Option("--id", help="Column of the protected unit.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
-) -> None:
-    """Propose a schema from the site's own CSV; no data leave the site.
-
-    The file holds names and types of columns, and a mark where a person must choose. What the
-    records hold, and the lines for the profile, are shown here alone.
-    """
-    from hdpfl_flower.data.schema_draft import draft_schema
-
-    check_free(out, force=force)
-    with naming(file):
-        made = draft_schema(file, label, id_)
-    write_file(out, made.text.encode(), force=force)
-    typer.echo(PRIVATE)
-    for line in made.notes:
-        typer.echo(printable(f"  {line}"))
-    typer.echo(WARNING)
-    typer.echo("\nfor the profile, as far as it can be seen:\n")
-    for line in made.profile.splitlines():
-        typer.echo(printable(line))
-    typer.echo(
-        f"\nwrote {out}: read it before it leaves, its names are the file's first line; choose, "
-        f"then: hdpfl-site schema check {out}"
-    )
-
-
-@app.command()
-def check(
-    file: Annotated[Path, typer.Argument(help="A schema, FILE.toml.")],
-) -> None:
-    """Check that a schema is complete and consistent; show the model's inputs.
-
-    No record is read; 'hdpfl-site profile check --terms' reads them by the schema of a run.
-    """
-    from hdpfl_flower.data.schema import NumberColumn, Schema
-
-    schema = Schema.parse(read_schema(file))
-    label = schema.label
-    kind = f"{len(label.classes)} classes" if label.classes else "a number"
-    if label.event is not None:
-        kind = f"a time in {len(label.edges)} intervals, with the event in '{label.event.column}'"
-    typer.echo(
-        printable(
-            f"ok       {len(schema.columns)} columns, {len(schema.feature_names)} features; the "
-            f"label '{label.column}' is {kind}"
-        )
-    )
-    unit = (
-        f"all records of one value of '{schema.id}', one of which is used: the first with a label, "
-        "or as a site's 'data.row' and 'records-per-unit' say"
-        if schema.id
-        else "one record; name 'id' where a person may have more than one"
-    )
-    typer.echo(printable(f"ok       protected unit: {unit}"))
-    for column in schema.columns:
-        if isinstance(column, NumberColumn):
-            low, high = column.bounds
-            said = f"number from {low:g} to {high:g}; missing: {column.fill_value:g}"
-        else:
-            said = f"{len(column.categories)} categories; missing: {column.fill or 'all zeros'}"
-        typer.echo(printable(f"ok       '{column.name}': {said}"))
-    typer.echo(printable(f'ok       in the terms of a run: schema = "{file}"'))
-
-
-@app.command()
-def mock(
-    schema: Annotated[str, typer.Argument(help="A schema, FILE.toml or a built-in one.")],
-    to: Annotated[Path, typer.Option("--to", "--out", help="The table to write, FILE.csv.")],
-    rows: Annotated[int, typer.Option(help="Records.", min=1, max=1_000_000)] = 300,
+def schema(  # noqa: PLR0913, PLR0917 - options of a command line
+    file: Annotated[
+        str, typer.Argument(help="A schema, FILE.toml or a built-in one; with --to a CSV.")
+    ],
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", "--out", help="Draft this schema, FILE.toml, from the site's CSV."),
+    ] = None,
+    label: Annotated[str, typer.Option(help="Of a draft: name of the column to predict.")] = "",
+    id_: Annotated[
+        str, typer.Option("--id", help="Of a draft: column of the protected unit.")
+    ] = "",
+    mock: Annotated[
+        Path | None, typer.Option(help="Write a made-up table of the schema, FILE.csv.")
+    ] = None,
+    rows: Annotated[int, typer.Option(help="Of a made-up table.", min=1, max=1_000_000)] = 300,
     seed: Annotated[int, typer.Option(help="Another seed is another table.", min=0)] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
-    """Make up a table from a schema alone, to rehearse with; ε = 0.
+    """Check a public schema; with --to draft one from a CSV, with --mock make up a table.
 
-    Types, bounds, categories and missing values are the schema's; no record is read.
+    The check shows the model's inputs. No record is read; 'hdpfl-site profile check --terms' reads
+    them by the schema of a run.
+
+    A draft holds names and types of the CSV's columns, and a mark where a person must choose. The
+    content of the records, and the lines for the profile, are shown here alone; no data leave.
+
+    A made-up table rehearses a run at ε = 0: types, bounds, categories and missing values are the
+    schema's.
     """
+    if to is not None and mock is not None:
+        raise typer.BadParameter("--to and --mock exclude each other")
+    if to is not None:
+        _draft(Path(file), to, label, id_, force=force)
+        return
+    if mock is not None:
+        _mock(file, mock, rows, seed, force=force)
+        return
+    from hdpfl_flower.data.schema import Schema
+
+    typer.echo(text_of("schema", file=file, schema=Schema.load(_schema_text(file))))
+
+
+def _draft(file: Path, to: Path, label: str, id_: str, *, force: bool) -> None:
+    from hdpfl_flower.data.schema_draft import draft_schema
+
+    check_free(to, force=force)
+    with naming(file):
+        draft = draft_schema(file, label, id_)
+    write_file(to, draft.text.encode(), force=force)
+    typer.echo(text_of("draft", draft=draft, to=to))
+
+
+def _mock(schema: str, to: Path, rows: int, seed: int, *, force: bool) -> None:
     from hdpfl_flower.data.own_data.mock_table import mock_table
     from hdpfl_flower.data.schema import Schema
 
     check_free(to, force=force)
-    text = read_schema(Path(schema)) if is_path(schema) else schema
-    write_file(to, mock_table(Schema.load(text), rows, seed).encode(), force=force)
+    write_file(to, mock_table(Schema.load(_schema_text(schema)), rows, seed).encode(), force=force)
     typer.echo(
         f"wrote {to}: {rows} made-up records, of no person; their label follows a made-up rule, so "
         "no score on them says anything of real ones"
     )
+
+
+def _schema_text(name: str) -> str:
+    return read_schema(Path(name)) if is_path(name) else name

@@ -47,8 +47,8 @@ class SiteSeries:
     profile changed, and every five minutes; in between the last findings are shown.
 
     Guarantees:
-        Raises nothing but at the start. A ledger that is not intact is shown as such, and no
-        number of it is shown.
+        Raises nothing but at the start. A ledger that is not intact is shown as damaged, and
+        without its numbers.
     """
 
     def __init__(self, profile: Path) -> None:
@@ -91,17 +91,17 @@ class SiteSeries:
             self._valid = False
         try:
             with open_chain(self._profile) as chain:
-                found = list(self._ledger(chain, view_of(chain)))
+                readings = list(self._ledger(chain, view_of(chain)))
         except HDPFLError as error:
             if isinstance(error, LedgerError) and BUSY in str(error):
                 # A site at work holds the lock: that is no damage.
-                return  # what was found last still counts
+                return  # the last readings still count
             log.error("%s", error)
-            found = [metrics.INTACT.reads(False)]
-        except Exception as error:  # an exporter must not end over what it reads
+            readings = [metrics.INTACT.reads(False)]
+        except Exception as error:  # an exporter must not end over its input
             log.error("the ledger cannot be read: %s", type(error).__name__)
-            found = [metrics.INTACT.reads(False)]
-        self._found = [*found, metrics.CHECKED.reads(time.time())]
+            readings = [metrics.INTACT.reads(False)]
+        self._found = [*readings, metrics.CHECKED.reads(time.time())]
 
     def _ledger(self, chain: Chain, view: LedgerView) -> Iterator[Reading]:
         profile, account = self._profile, view.account
@@ -109,7 +109,7 @@ class SiteSeries:
         yield metrics.INTACT.reads(True)
         yield metrics.ENTRIES.reads(len(view.entries))
         yield metrics.ANCHORED.reads(bool(profile.ledger and profile.ledger.anchor))
-        # A Rényi filter keeps the cap, and gives no ε of what is taken so far.
+        # A Rényi filter keeps the cap, and gives no ε of the runs so far.
         sums = (
             ((metrics.SPENT_EPSILON, metrics.SPENT_DELTA), now.spent),
             ((metrics.LEFT_EPSILON, metrics.LEFT_DELTA), now.left),
@@ -152,14 +152,14 @@ class SiteSeries:
         if paths is None:
             return
         try:
-            found = read_refusals(paths.path)
+            refusals = read_refusals(paths.path)
         except LedgerError as error:
             log.error("%s", error)
             return
-        for (answer, reason), count in found.counts.items():
+        for (answer, reason), count in refusals.counts.items():
             yield metrics.REFUSED.reads(count, answer, reason)
-        if found.last:
-            yield metrics.LAST_REFUSED.reads(found.last)
+        if refusals.last:
+            yield metrics.LAST_REFUSED.reads(refusals.last)
 
     def _files(self) -> Iterator[Reading]:
         """Yield requests that wait beside the ledger, and free bytes of its disk."""

@@ -138,7 +138,7 @@ def notes_on_cap(account: Account, budget: Budget) -> Iterator[str]:
         elif wanted > cap:
             yield (
                 f"'budget.{name}' is higher than the ledger's cap: the lower counts, until: "
-                "hdpfl-site ledger init --raise-cap"
+                "hdpfl-site ledger --raise-cap"
             )
 
 

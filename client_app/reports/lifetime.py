@@ -125,7 +125,7 @@ def runs_that_fit(
 
 
 def empty_ledger(site: Profile) -> LedgerView:
-    """Return the ledger that ``hdpfl-site ledger init`` would create."""
+    """Return the ledger that ``hdpfl-site ledger --init`` would create."""
     try:
         order = order_of_new(site)
     except LedgerError:

@@ -1,7 +1,7 @@
 """The operator's consent, asked before any other work of a run.
 
-A deployed site is one whose profile has no ``[simulation]``; a simulated one, in the server's own
-process too, has no operator.
+A deployed site has no ``[simulation]`` in its profile; a simulated one, in the server's own process
+too, has no operator.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs that wait for the operator's decision, in a file beside the ledger.
 
-The file has one row a run, what the server asked for last, and decides nothing: approvals and
-refusals are entries of the ledger. A row has a number, which no other request gets: a run whose
-terms or whose app change has a new one. A lost file costs one more request of the server.
+The file has one row a run, the server's last request, and decides nothing: approvals and refusals
+are entries of the ledger. A row has a number, which no other request gets: a run has a new one when
+its terms or its app change. A lost file costs one more request of the server.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def covering_digests(terms: RunTerms, app: str) -> set[str]:
     A cap makes a run cost less, and some strategies set one once all sites have joined. An
     approval of a cap is one of that cap alone: without it the run would cost more.
     """
-    return {request_digest(each, app) for each in (terms, terms.updated(epsilon_cap=0.0))}
+    return {request_digest(accepted, app) for accepted in (terms, terms.updated(epsilon_cap=0.0))}
 
 
 def inbox_path(ledger: Path) -> Path:
@@ -116,17 +116,17 @@ def file_request(ledger: Path, terms: RunTerms, app: str) -> bool:
     # Made here, since SQLite would make it with the mode that the umask leaves.
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     now = datetime.now(UTC)
-    at, stale = (each.isoformat(timespec="microseconds") for each in (now, now - STALE))
+    asked, stale = (instant.isoformat(timespec="microseconds") for instant in (now, now - STALE))
     with contextlib.closing(sqlite3.connect(path, timeout=_SECONDS_BUSY)) as db, db:
         db.execute(_SCHEMA)
         db.execute("BEGIN IMMEDIATE")
-        if db.execute(_ASK_AGAIN, (text, at, terms.run_id, digest)).rowcount:
+        if db.execute(_ASK_AGAIN, (text, asked, terms.run_id, digest)).rowcount:
             return True
         db.execute(_FORGET, (terms.run_id,))
         db.execute(_MAKE_ROOM, (stale, MOST_RUNS))
         if db.execute(_COUNT).fetchone()[0] >= MOST_RUNS:
             return False
-        db.execute(_FILE, (terms.run_id, digest, text, app, at))
+        db.execute(_FILE, (terms.run_id, digest, text, app, asked))
         return True
 
 

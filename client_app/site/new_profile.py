@@ -52,10 +52,12 @@ class NewProfile:
         every = float(f"{10 * delta:.12g}")
         # The 'data' comes after its keys that stand before its own tables [data.columns.NAME].
         head, columns, rest = self.data.partition("\n[data.columns")
-        own = f"{columns}{rest}".strip()
-        anchor = f"anchor = {as_toml(self.anchor)}" if self.anchor else (
-            '# anchor = "/mnt/other-disk/hdpfl.anchor"'
-        )  # fmt: skip
+        own_columns = f"{columns}{rest}".strip()
+        anchor = (
+            f"anchor = {as_toml(self.anchor)}"
+            if self.anchor
+            else ('# anchor = "/mnt/other-disk/hdpfl.anchor"')
+        )
         return f"""\
 # Profile of this site: its private terms. It stays on this machine, readable by its owner alone.
 # Every key: docs/reference/profile.md. Check it: hdpfl-site profile check
@@ -94,10 +96,10 @@ declared-records = {self.records}
 {head.strip()}
 # Share kept out of training, for the site's own test.
 holdout = {self.holdout!r}
-{own}
+{own_columns}
 
 [ledger]
-# One ledger for one set of records. Create it once: hdpfl-site ledger init
+# One ledger for one set of records. Create it once: hdpfl-site ledger --init
 path = {as_toml(self.ledger)}
 # Reveals that an older copy of the ledger was put back; best on other storage.
 {anchor}
@@ -115,36 +117,38 @@ def lines_of_table(drafted: str, names: Sequence[str], unit: str, schema: Schema
         drafted: how the table is written, with its own names of columns.
         names: of its header.
         unit: that of the protected unit's column; empty: none was named.
-        schema: the run's, whose names the lines take; None: not known yet.
+        schema: the run's, for the names of the lines; None: not known yet.
     """
     head, *blocks = drafted.split("\n[data.columns.")
-    own = {}
-    for each in blocks:
-        (name,) = tomllib.loads(f"[data.columns.{each}")["data"]["columns"]
-        own[name] = each.partition("\n")[2]
+    bodies = {}
+    for block in blocks:
+        (name,) = tomllib.loads(f"[data.columns.{block}")["data"]["columns"]
+        bodies[name] = block.partition("\n")[2]
     if schema is None:
-        return "\n".join([head, *(_block(name, body) for name, body in own.items())])
+        return "\n".join([head, *(_block(name, body) for name, body in bodies.items())])
     lines = [line for line in head.splitlines() if not line.startswith("id = ")]
     lines += [f"id = {as_toml(schema.id)}"] if schema.id else []
-    return "\n".join([*lines, *_mapped(schema, names, unit, own)])
+    return "\n".join([*lines, *_mapped(schema, names, unit, bodies)])
 
 
-def _mapped(schema: Schema, names: Sequence[str], unit: str, own: dict[str, str]) -> Iterator[str]:
+def _mapped(
+    schema: Schema, names: Sequence[str], unit: str, bodies: dict[str, str]
+) -> Iterator[str]:
     """Yield a block for each column of the schema, then the other columns as comments."""
-    wanted = [(one.column, one.aliases) for one in outcomes(schema)]
+    wanted = [(outcome.column, outcome.aliases) for outcome in outcomes(schema)]
     wanted += [(column.name, column.aliases) for column in schema.columns]
     free = list(names)
     for name, aliases in [(schema.id, (unit,)), *wanted] if schema.id else wanted:
-        held = next((each for each in names if each in {name, *aliases}), "")
-        body = own.pop(held, "") if held else f'name = "{TO_CHOOSE}"'
-        free = [each for each in free if each != held]
+        held = next((column_name for column_name in names if column_name in {name, *aliases}), "")
+        body = bodies.pop(held, "") if held else f'name = "{TO_CHOOSE}"'
+        free = [column_name for column_name in free if column_name != held]
         if name == schema.id and held not in {"", name}:
             body = f"name = {as_toml(held)}"
         if body:
             yield _block(name, body)
     if free:
         yield f"# Other columns here: {', '.join(map(as_toml, free))}"
-    for name, body in own.items():
+    for name, body in bodies.items():
         yield _comment(f"where name = {as_toml(name)}:\n{body}")
 
 

@@ -1,7 +1,7 @@
 """A site's personal state of a run, never sent.
 
 Under ``noise = records`` every vector in it is a function of noisy releases and of the server's
-messages, so that it may be shown like an update; in simulations whose unit is the client it is not.
+messages, so that it may be shown like an update; in simulations with the client as unit it is not.
 It is written after the round's release is sealed in the ledger, and a message that is answered
 again leaves it as it is.
 """
@@ -33,11 +33,11 @@ class PersonalState:
     """A site's own vectors after a round.
 
     Attributes:
-        server_round: the last round whose release it holds; 0: none yet.
+        server_round: the last round with a release in it; 0: none yet.
         rounds: how many rounds it holds.
         first_round: the first round that the site took part in; 0: none yet.
         part: the personal part, shape ``(p,)``, or under ``offset`` the site's offset, ``(d,)``.
-        summed: Σ of the site's own noisy updates, of what is sent, shape ``(d,)``.
+        summed: Σ of the sent part of the site's own noisy updates, shape ``(d,)``.
         first: the shared model that the first of these updates began from, shape ``(d,)``.
         variance: of the noise in each coordinate of ``summed``.
     """
@@ -92,8 +92,8 @@ def load_state(path: Path) -> PersonalState:
     try:
         with safe_open(path, framework="numpy") as file:
             facts = json.loads((file.metadata() or {})[_FACTS])
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return PersonalState(**facts, **found)
+            vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return PersonalState(**facts, **vectors)
     except (SafetensorError, KeyError, OSError, ValueError, TypeError):
         raise DataError(
             f"the personal part {path} is damaged; restore it, or remove it to start anew"
@@ -126,7 +126,7 @@ def save_state(path: Path, state: PersonalState, *, durable: bool = False) -> No
 
     Args:
         path: of the file.
-        state: what to write.
+        state: to write.
         durable: wait until the disk has it.
 
     Raises:

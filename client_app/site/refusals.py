@@ -102,10 +102,10 @@ def read_refusals(ledger: Path) -> Refusals:
     if not path.exists():
         return Refusals(counts, last)
     try:
-        for answer, word, count, at in _rows(path):
+        for answer, word, count, time in _rows(path):
             if (answer, word) in counts:
                 counts[answer, word] = int(count)
-                last = max(last, datetime.fromisoformat(at).timestamp())
+                last = max(last, datetime.fromisoformat(time).timestamp())
     except (sqlite3.Error, ValueError, TypeError):
         raise LedgerError(f"the refusals in {path} cannot be read; remove the file") from None
     return Refusals(counts, last)

@@ -31,12 +31,12 @@ class Arrival:
 
     Attributes:
         since: by ``time.monotonic()``, seconds.
-        at: by the clock on the wall, seconds since 1970 (UTC).
+        wall: by the clock on the wall, seconds since 1970 (UTC).
         profile: parsed once for the whole message; None: the node has none.
     """
 
     since: float
-    at: float
+    wall: float
     profile: Profile | None
 
     @property
@@ -55,8 +55,8 @@ def arrival(context: Context) -> Arrival:
     Raises:
         ProfileError: the profile cannot be read, so no work may begin.
     """
-    since, at = time.monotonic(), time.time()  # before the profile: reading it takes time, too
-    return Arrival(since, at, node_profile(context))
+    since, wall = time.monotonic(), time.time()  # before the profile: reading it takes time, too
+    return Arrival(since, wall, node_profile(context))
 
 
 def wait_until_due(arrived: Arrival) -> float | None:
@@ -67,8 +67,8 @@ def wait_until_due(arrived: Arrival) -> float | None:
         exactly, whatever the wait took. None without a ``reply-after``.
 
     Guarantees:
-        Returns at the first multiple that has not passed yet. A site whose work is never longer
-        than ``reply-after`` always returns after the same time, and with the same number.
+        Returns at the first multiple that has not passed yet. If the work is never longer than
+        ``reply-after``, a site always returns after the same time, and with the same number.
     """
     if not arrived.reply_after:
         return None
@@ -84,7 +84,7 @@ def wait_until_due(arrived: Arrival) -> float | None:
     # A sleep may end early, and is cut at _LONGEST_SLEEP: the loop waits for the rest.
     while (left := end - time.monotonic()) > 0:
         time.sleep(min(left, _LONGEST_SLEEP))
-    return arrived.at + multiple * arrived.reply_after
+    return arrived.wall + multiple * arrived.reply_after
 
 
 def reply_with(answered: RecordDict | int, request: Message, created_at: float | None) -> Message:
@@ -93,7 +93,7 @@ def reply_with(answered: RecordDict | int, request: Message, created_at: float |
     Args:
         answered: the content, or the code of a refusal.
         request: the message that it answers.
-        created_at: of :func:`wait_until_due`; None leaves what Flower writes.
+        created_at: of :func:`wait_until_due`; None leaves the time of Flower.
 
     Guarantees:
         Both numbers are functions of the request and of ``created_at`` alone.

@@ -58,10 +58,10 @@ class InProcessContext(Context):
 
     Attributes:
         ledger_in_file: whether its ledger outlives the process, however that ends.
-        poison: what it makes of its training records, where it is a liar; None: nothing. Test
-            records stay as they are.
-        asked: facts that the run's strategy reads; None: all that the profile discloses. What its
-            noise would be is a search for each site, which is made for a strategy that reads it.
+        poison: attacker's change of its training records; None: honest. Test records stay as they
+            are.
+        asked: facts that the run's strategy reads; None: all that the profile discloses. Its noise
+            takes a search for each site, which is made for a strategy that reads it.
     """
 
     ledger_in_file = False
@@ -71,14 +71,14 @@ class InProcessContext(Context):
     @property
     def trained(self) -> Trained:
         """Work that ``in_process.py`` did for the node's next message."""
-        found: Trained = self.__dict__.setdefault("_trained", {})
-        return found
+        trained: Trained = self.__dict__.setdefault("_trained", {})
+        return trained
 
     @property
     def taken(self) -> Taken:
         """Reservation of ``in_process.py`` for the node's next message."""
-        found: Taken = self.__dict__.setdefault("_taken", {})
-        return found
+        taken: Taken = self.__dict__.setdefault("_taken", {})
+        return taken
 
 
 def may_draw(context: Context) -> bool:
@@ -111,14 +111,14 @@ def node_index(context: Context) -> tuple[int, int]:
 def simulated_config(context: Context, terms: RunTerms) -> RunConfig:
     """Return the run config of a simulated node with its message's terms.
 
-    What the run draws from, and the folder of the runs, are not in a message: the node reads them
-    from the run config that Flower, or the grid in this process, passes to it.
+    The sources of the run's draws, and the folder of the runs, are not in a message: the node reads
+    them from the run config that Flower, or the grid in this process, passes to it.
 
     Raises:
         TermsError: they are wrong.
     """
-    known = SimulationTerms.keys()
-    drawn = tuple((key, value) for key, value in context.run_config.items() if key in known)
+    drawing_keys = SimulationTerms.keys()
+    drawn = tuple((key, value) for key, value in context.run_config.items() if key in drawing_keys)
     runs = str(context.run_config.get("runs-dir", ""))
     return RunConfig(terms, ServerTerms(**{"runs-dir": runs}), _simulation(drawn))
 
@@ -185,12 +185,12 @@ def check_draws(config: RunConfig, number: int) -> None:
     others when their sites are first asked.
 
     Raises:
-        TermsError, DataError, ModelError, ProfileError: what the configuration draws is not there,
+        TermsError, DataError, ModelError, ProfileError: a draw of the configuration is not there,
             or makes no profile.
     """
     sizes = _sizes_of(config, number)
     drawn = (sizes.records, sizes.batch_size, _epsilons_of(config, number))
-    for index in {int(end) for one in drawn for end in (one.argmin(), one.argmax())}:
+    for index in {int(end) for values in drawn for end in (values.argmin(), values.argmax())}:
         draw_profile(config, index, number)
 
 
@@ -256,35 +256,44 @@ def _epsilons_of(config: RunConfig, number: int) -> npt.NDArray[np.float64]:
 
 
 def _source_of(config: RunConfig, number: int) -> _Source:
-    own, dataset, backbone = config.simulation, config.terms.dataset, config.terms.backbone
-    if own.groups and backbone:
+    simulation, dataset, backbone = config.simulation, config.terms.dataset, config.terms.backbone
+    if simulation.groups and backbone:
         raise TermsError(
             "run config: 'groups' changes records as they are stored, and a 'backbone' reads them "
             "before; leave one of them out"
         )
     source = own_source(config.terms)
-    return dataset, own.data_dir, own.partition, own.groups, own.seed, number, source, backbone
+    return (
+        dataset,
+        simulation.data_dir,
+        simulation.partition,
+        simulation.groups,
+        simulation.seed,
+        number,
+        source,
+        backbone,
+    )
 
 
 class _Parts:
     """Records of each simulated site, loaded at first use."""
 
     def __init__(self, source: _Source) -> None:
-        dataset, data_dir, partition, spec, seed, self.number, own, backbone = source
+        dataset, data_dir, partition, spec, seed, self.number, own_data, backbone = source
         # Groups that the task cannot have are refused before its files are looked for.
-        task = task_of(dataset) if own is None else load_own_dataset(own).task
+        task = task_of(dataset) if own_data is None else load_own_dataset(own_data).task
         self._groups = parse_groups(spec, task) if spec else None
         if self._groups:
             self._groups.of_site(0, self.number)  # refuses groups of other sizes
-        self._data = read_dataset(dataset, data_dir, own, backbone)
-        self.rows = rows_of_sites(dataset, data_dir, partition, seed, self.number, own)
+        self._data = read_dataset(dataset, data_dir, own_data, backbone)
+        self.rows = rows_of_sites(dataset, data_dir, partition, seed, self.number, own_data)
         self._taken: dict[int, Records] = {}
 
     def __getitem__(self, site: int) -> Records:
         if site not in self._taken:
-            own, groups = self._data.train.take(self.rows[site]), self._groups
+            records, groups = self._data.train.take(self.rows[site]), self._groups
             group = groups.of_site(site, self.number) if groups else 0
-            self._taken[site] = seen_by(own, groups, group, self._data.task)
+            self._taken[site] = seen_by(records, groups, group, self._data.task)
         return self._taken[site]
 
 

@@ -67,13 +67,13 @@ class Site:
         profile: its private terms.
         terms: the public terms of the run it is asked about.
         index: its partition and the number of partitions, if simulated; else None.
-        memory: what the node keeps from message to message of a run, as long as it is up.
+        memory: of the node, from message to message of a run, as long as it is up.
         in_process: whether it lives in the server's own process, its ledger in memory.
-        config: what a simulated site is drawn from, and the folder of its run; else None.
-        trained: local training that such a process has done already; empty anywhere else.
+        config: source of a simulated site's draws, and the folder of its run; else None.
+        trained: local training that the server's process has done already; empty anywhere else.
         taken: releases that it has reserved for that training; empty anywhere else.
-        poison: what a simulated liar in such a process makes of its training records; else None.
-        asked: facts that the strategy reads of such a site; None: all that it discloses.
+        poison: attacker's change of its training records; None: honest.
+        asked: facts that the strategy reads in the server's process; None: all disclosed ones.
     """
 
     profile: Profile
@@ -125,7 +125,7 @@ class Site:
             Declined: the terms differ from those that were frozen.
             AccountingError: no noise can pay for the terms.
         """
-        # The frozen plan first: a profile edited in mid-run must not change what was charged.
+        # The frozen plan first: a profile edited in mid-run must not change the charge.
         frozen = self.ledger.frozen_plan(self.terms.run_id)
         if frozen is not None:
             plan = frozen.read()
@@ -177,8 +177,8 @@ class Site:
 
             task = self.task
             if task.embedding and self.profile.state:
-                kept = Remembered(task.embedding, self.memory, self.profile.state.path)
-                task = replace(task, embedding=kept)
+                remembered = Remembered(task.embedding, self.memory, self.profile.state.path)
+                task = replace(task, embedding=remembered)
             source = self.profile.data.without(self._withdrawn)
             data = read_site_data(source, task, self.terms.schema_text)
             return data.train, data.test, data.train if data.units is None else data.units
@@ -191,7 +191,7 @@ class Site:
 
 @dataclass(frozen=True, eq=False)
 class Remembered:
-    """Embedding whose outputs a site keeps from message to message of a run, encrypted.
+    """Embedding with outputs that a site keeps, encrypted, from message to message of a run.
 
     They are private data like the records. Their file lies in the state folder; its key is in the
     node's memory alone and ends with it. Flower's process has the key and not the folder.
@@ -213,19 +213,19 @@ class Remembered:
 
         if not len(features):
             return self.embedding(features)
-        kept = self.memory.setdefault(_KEY, ConfigRecord({"key": os.urandom(32)}))
-        cipher, file = AESGCM(cast("bytes", kept["key"])), self.folder / "backbone.bin"
+        stored = self.memory.setdefault(_KEY, ConfigRecord({"key": os.urandom(32)}))
+        cipher, file = AESGCM(cast("bytes", stored["key"])), self.folder / "backbone.bin"
         digest = sha256(repr(self.embedding).encode() + features.tobytes()).digest()
         try:
             sealed = file.read_bytes()
             plain = cipher.decrypt(sealed[:_NONCE], sealed[_NONCE:], digest)
             return np.frombuffer(plain, np.float32).reshape(len(features), -1).copy()
         except (OSError, InvalidTag, ValueError):  # none, of another run or other records, cut off
-            found, nonce = self.embedding(features), os.urandom(_NONCE)
+            outputs, nonce = self.embedding(features), os.urandom(_NONCE)
         with contextlib.suppress(OSError):  # a full disk: computed anew at the next message
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            replace_file(file, nonce + cipher.encrypt(nonce, found.tobytes(), digest))
-        return found
+            replace_file(file, nonce + cipher.encrypt(nonce, outputs.tobytes(), digest))
+        return outputs
 
 
 def check_sizes(content: RecordDict, profile: Profile | None) -> None:
@@ -237,7 +237,7 @@ def check_sizes(content: RecordDict, profile: Profile | None) -> None:
         Declined: the arrays are larger than the policy allows.
         WireError: there are too many, or a name or a shape is too long.
     """
-    records = (each for each in content.values() if isinstance(each, ArrayRecord))
+    records = (item for item in content.values() if isinstance(item, ArrayRecord))
     arrays = [item for record in records for item in record.items()]
     if len(arrays) > MOST_ARRAYS or any(
         max(len(name), len(array.dtype), len(array.stype)) > MOST_NAME
@@ -323,9 +323,17 @@ def _at(
 ) -> Site:
     if isinstance(context, InProcessContext):
         return Site(
-            profile, terms, index, context.state, not context.ledger_in_file, config,
-            context.trained, context.taken, context.poison, context.asked,
-        )  # fmt: skip
+            profile,
+            terms,
+            index,
+            context.state,
+            not context.ledger_in_file,
+            config,
+            context.trained,
+            context.taken,
+            context.poison,
+            context.asked,
+        )
     return Site(profile, terms, index, context.state, config=config)
 
 

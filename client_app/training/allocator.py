@@ -16,7 +16,7 @@ def keep_freed_memory() -> bool:
     kernel and receives zeroed pages a moment later, which takes a tenth of a convolutional step.
 
     Returns:
-        False where the C library has no such setting; it is left as it is.
+        False where the C library lacks the setting; it is left as it is.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,4 +1,4 @@
-"""Round whose unit is the client: plain SGD, clipped update.
+"""Round with the client as unit: plain SGD, clipped update.
 
 FedHDP, Algorithm 1, the client's side. With ``noise = "client"`` the site adds Gaussian noise to
 its clipped update itself, under its own plan: one Gaussian mechanism a round, without sampling. The
@@ -61,7 +61,7 @@ class ClientLevelTrainer:
         """Check the message's models; raises as ``Trainer`` does, and declines an offset."""
         terms, training = instructions.terms, site.profile.training
         terms.work.check(terms)
-        # The clipping of the whole update would eat what an offset adds to it.
+        # The clipping of the whole update would eat an added offset.
         if instructions.use == wire.OFFSET:
             raise Declined(Reason.TERMS, "an offset goes with noise = 'records' alone")
         self._site, self._instructions = site, instructions
@@ -85,17 +85,16 @@ class ClientLevelTrainer:
         """Return the local SGD of this round, its batches drawn from ``stream``."""
         terms, records = self._instructions.terms, self._site.training_records()
         batch_size = self._site.profile.training.batch_size
-        # Not Poisson batches: what is accounted for is the whole clipped update, however it was
-        # trained.
+        # Not Poisson batches: the account is of the whole clipped update, however it was trained.
         batches = tuple(
             shuffled_batches(
                 len(records), batch_size, terms.local_epochs, terms.local_steps, stream
             )
         )
-        whole, own = LocalJob(self.start, records, batches), self._personal
-        if own is None:
+        whole, personal = LocalJob(self.start, records, batches), self._personal
+        if personal is None:
             return self._pulled(whole)
-        whole = replace(whole, start=own.whole(self.start))
+        whole = replace(whole, start=personal.whole(self.start))
         if not batches:
             return whole  # without records there is no step to divide
 
@@ -104,13 +103,13 @@ class ClientLevelTrainer:
             some = replace(whole, batches=batches[: phase.steps], phases=(phase,))
             return train_or_stay(self._network, some, terms.learning_rate) - whole.start
 
-        course = own.course(len(batches), self.start, clean)
+        course = personal.course(len(batches), self.start, clean)
         return self._pulled(replace(whole, phases=course.phases))
 
     def _pulled(self, job: LocalJob) -> LocalJob:
         """Return the job with the pull to the update's origin."""
         pull = self._instructions.terms.pull
-        # To 0 where a mask is: else the pull would move what the mask excludes.
+        # To 0 where a mask is: else the pull would move masked coordinates.
         return replace(job, pull=(pull, job.first)) if pull else job
 
     def run(self, plan: Plan | None) -> bytes:
@@ -119,7 +118,7 @@ class ClientLevelTrainer:
         Guarantees:
             Before the noise the payload is no longer than S·(1 − 1e-6), so any change of the
             site's records moves it by less than 2S, for which a plan's noise is made; an update
-            that is not finite, or whose training raises, counts as none. Without a plan the server
+            that is not finite, or a training that raises, counts as none. Without a plan the server
             adds the noise, and one client more or less moves its sum by less than S.
 
         Raises:
@@ -152,10 +151,10 @@ class ClientLevelTrainer:
 
     def keep(self, *, replayed: bool, plan: Plan | None) -> None:
         """Store the site's own part after the round; as ``Trainer.keep``."""
-        own = self._personal
-        if own is None or own.state.server_round >= self._instructions.server_round:
+        personal = self._personal
+        if personal is None or personal.state.server_round >= self._instructions.server_round:
             return
         if replayed and self._site.simulated:
             self.run(plan)  # seeded: the same update, and the part that belongs to it
         if self._after is not None:
-            own.save(self._after)
+            personal.save(self._after)

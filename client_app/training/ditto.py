@@ -3,7 +3,7 @@
 Li, Hu, Beirami and Smith, ICML 2021, with a λ for each privacy level (FedHDP, Algorithm 1): after
 each round that the site takes part in, one more pass of SGD over its own records, pulled towards
 the round's global model; the first pass starts there. The model never reaches the server, so it
-costs no ε, and its owner decides whom to show it. Its metrics are sent only where the profile
+costs no ε, and its owner decides on its readers. Its metrics are sent only where the profile
 discloses ``personal-metrics``; ε does not cover them.
 
 With ``second = "private"`` the pass is one of DP-SGD: each step is clipped and noised, so
@@ -56,7 +56,7 @@ def train_personal_model(site: Site, instructions: Instructions, shared: Vector)
     A result that is not finite is dropped: the next round starts from the global model.
 
     Args:
-        site: whose model it is.
+        site: owner of the model.
         instructions: of the round.
         shared: the round's global model, shape ``(d,)``.
 
@@ -100,10 +100,10 @@ def _privately(site: Site, instructions: Instructions, shared: Vector, path: Pat
     plan, _ = site.plan
     if terms.second is None or plan.models < 2:
         return None
-    own = load_personal_model(path, len(shared), _kind_of(terms))
+    personal = load_personal_model(path, len(shared), _kind_of(terms))
     return train_personal_privately(
         engine_for(terms.model, site.task, training.engine, pick_device(training.device)),
-        shared if own is None else own,
+        shared if personal is None else personal,
         site.training_records(),
         plan.round(instructions.server_round, terms.clip_norm),
         terms.learning_rate,
@@ -115,7 +115,7 @@ def _privately(site: Site, instructions: Instructions, shared: Vector, path: Pat
 
 def train_personal_privately(  # noqa: PLR0913 - the last by name
     engine: Engine,
-    own: Vector,
+    personal: Vector,
     records: Records,
     plan: RoundPlan,
     learning_rate: float,
@@ -128,7 +128,7 @@ def train_personal_privately(  # noqa: PLR0913 - the last by name
 
     Args:
         engine: the model; its parameters are overwritten.
-        own: the personal model so far, shape ``(d,)``; in the first round the global one.
+        personal: the model so far, shape ``(d,)``; in the first round the global one.
         records: the site's records.
         plan: q, C, the noise and the divisor of the round, and the steps of *this* model alone.
         learning_rate: η.
@@ -138,15 +138,15 @@ def train_personal_privately(  # noqa: PLR0913 - the last by name
         pull: (λ, the round's global model).
 
     Guarantees:
-        The composition of ``plan.steps`` Gaussian mechanisms and post-processing, if ``own`` is a
-        result of this function or the server's model. It is not covered by what was charged for
-        the update: a round of both is ``2 · plan.steps.count`` steps with the same q and z.
+        The composition of ``plan.steps`` Gaussian mechanisms and post-processing, if ``personal``
+        is a result of this function or the server's model. The charge of the update does not cover
+        it: a round of both is ``2 · plan.steps.count`` steps with the same q and z.
 
     Raises:
         TermsError: λ or the global model is wrong, as for :func:`client_app.training.dpsgd.train`.
     """
-    return own + train(
-        engine, own, records, plan, learning_rate, streams, physical_batch, pull=pull
+    return personal + train(
+        engine, personal, records, plan, learning_rate, streams, physical_batch, pull=pull
     )
 
 
@@ -160,14 +160,14 @@ def personal_job(site: Site, instructions: Instructions, shared: Vector) -> Loca
     path = personal_path(site)
     if terms.second is None or path is None:
         return None
-    own = load_personal_model(path, len(shared), _kind_of(terms))
+    personal = load_personal_model(path, len(shared), _kind_of(terms))
     stream = site.streams(instructions.server_round, PERSONAL).sampling
     records = site.training_records()
     batches = shuffled_batches(
         len(records), training.batch_size, terms.local_epochs, terms.local_steps, stream
     )
     pull = terms.second.pull_of(site.profile.run.epsilon), shared
-    return LocalJob(shared if own is None else own, records, tuple(batches), pull)
+    return LocalJob(shared if personal is None else personal, records, tuple(batches), pull)
 
 
 def personal_path(site: Site) -> Path | None:
@@ -256,5 +256,5 @@ def _keep(path: Path, vector: Vector, instructions: Instructions) -> None:
 
 def _training(metadata: dict[str, str] | None) -> dict[str, Any]:
     """Return the training record that :func:`_keep` noted."""
-    found = json.loads((metadata or {})[_TRAINING])
-    return found if isinstance(found, dict) else {}
+    noted = json.loads((metadata or {})[_TRAINING])
+    return noted if isinstance(noted, dict) else {}

@@ -70,8 +70,8 @@ def train(  # noqa: PLR0913 - the last by name
         learning_rate: η.
         streams: the release's randomness, used up.
         physical_batch: records in memory at once; a batch larger than that is summed in parts.
-        pull: towards what, and how strongly (MR-MTL, Ditto). θ* must be public or private already.
-        offset: D, what the model is moved by over the round besides, a k-th after each of the k
+        pull: (λ, θ*), strength and target (MR-MTL, Ditto). θ* must be public or private already.
+        offset: D, a further move of the model over the round, a k-th after each of the k
             steps (SCAFFOLD), shape ``(d,)``; public or private already. It goes without phases.
         phases: which coordinates each of the plan's steps trains, in this order; empty: all of them
             in every step. Their steps are the plan's in number.
@@ -110,7 +110,7 @@ def train(  # noqa: PLR0913 - the last by name
     seed = int.from_bytes(streams.sampling.bytes(7), "big")
     with _exact_arithmetic(seed if engine.draws else None):
         for phase in phases:
-            # The anchor, too: else the pull would move what the mask excludes.
+            # The anchor, too: else the pull would move masked coordinates.
             place, keep = phase.place, _masked(phase, engine.theta, anchor)
             # Several steps' noise in one pass of its stream: the bits are those of step by step.
             streams.noise.draw_ahead(len(engine.theta[place]), phase.steps)
@@ -122,21 +122,21 @@ def train(  # noqa: PLR0913 - the last by name
                     total.zero_()
                     # An empty batch adds nothing here; its step still has the noise below.
                     for first in range(0, len(rows), physical_batch):
-                        part = rows[first : first + physical_batch]
+                        chunk = rows[first : first + physical_batch]
                         # Row numbers: only the records of this part are copied, shape
                         # (rows, *input_shape).
-                        at = torch.from_numpy(filled_up(part, granule))
-                        x, y = rows_on(features, at, device), rows_on(targets, at, device)
-                        engine.add_clipped_sum(total, x, y, len(part), plan.clip_norm)
-                    # In every step, an empty batch's included: its absence would show that nobody
-                    # was drawn. On every coordinate that the step may move.
+                        indices = torch.from_numpy(filled_up(chunk, granule))
+                        x, y = rows_on(features, indices, device), rows_on(targets, indices, device)
+                        engine.add_clipped_sum(total, x, y, len(chunk), plan.clip_norm)
+                    # In every step, an empty batch's included: its absence would show an empty
+                    # draw. On every coordinate that the step may move.
                     noisy = add_noise(total[place], plan.noise_std, streams.noise)
                     if keep is not None:
                         noisy.mul_(keep)
                     if anchor is not None:  # after the clipping, which would eat it
                         engine.theta[place].lerp_(anchor[place], share)
                     # The divisor is the expected batch b, a constant: the true batch size would
-                    # depend on who is in it.
+                    # depend on its members.
                     engine.theta[place].sub_(noisy, alpha=learning_rate / plan.divisor)
                     if drift is not None:  # after clipping and noise, a k-th of it in each step
                         engine.theta.add_(drift)

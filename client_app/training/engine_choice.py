@@ -100,7 +100,7 @@ def choose_engine(
 
     Args:
         build: returns the model, a new one in every call.
-        said: what errors call it.
+        said: name of it in errors.
         task: shapes and loss.
         name: ``auto``, or the engine to use and no other.
         device: a torch device.
@@ -138,12 +138,12 @@ def choose_engine(
                 raise
             continue
         return engine
-    found = ", ".join(dict.fromkeys(type(module).__name__ for module in build().modules()))
+    layers = ", ".join(dict.fromkeys(type(module).__name__ for module in build().modules()))
     remedy = "" if name == "auto" else "set 'training.engine' to 'auto', or "
     raise ModelError(
         f"engine '{name}' cannot train model '{said}' record by record; {remedy}replace the layer "
         "it cannot split (GRU and RNN: take LSTM, or a loop of your own), and a mean or range over "
-        f"a batch by constants. Its layers: {found}"
+        f"a batch by constants. Its layers: {layers}"
     )
 
 
@@ -187,10 +187,10 @@ def _gradient_size(model: nn.Module, task: Task) -> float:
         if not outputs.requires_grad:
             return 0.0
         weighed = (outputs * torch.rand(outputs.shape, generator=generator)).sum()
-        found = torch.autograd.grad(weighed, trained, allow_unused=True)
+        gradients = torch.autograd.grad(weighed, trained, allow_unused=True)
     except Exception:  # whatever a user's layers raise on a batch of one
         return math.nan
-    return sum(float(each.abs().sum()) for each in found if each is not None)
+    return sum(float(gradient.abs().sum()) for gradient in gradients if gradient is not None)
 
 
 def _check_outputs(model: nn.Module, said: str, task: Task) -> int:
@@ -223,8 +223,8 @@ def _check_outputs(model: nn.Module, said: str, task: Task) -> int:
             f"model '{said}' computes in 16 bits, in which a norm is not accurate enough to clip "
             "by; leave out autocast and half()"
         )
-    found: int = watch.operations // 2
-    return found
+    multiplications: int = watch.operations // 2
+    return multiplications
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -245,7 +245,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.operations += 2 * result.numel() * args[packet is aten.addmm].shape[-1]
         elif packet is aten.convolution:
             self.operations += 2 * result.numel() * args[1][0].numel()
-        for each in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(each, torch.Tensor) and each.dtype in (torch.float16, torch.bfloat16):
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, torch.Tensor) and tensor.dtype in (torch.float16, torch.bfloat16):
                 self.halves = True
         return result

@@ -1,7 +1,7 @@
 """Clipped sums of per-record gradients, by the fastest way.
 
 Every engine computes the same thing: Σⱼ gⱼ · min(1, C/‖gⱼ‖) over the records of a batch, where gⱼ
-is the gradient of record j's own loss. A record whose gradient is not finite contributes zero,
+is the gradient of record j's own loss. A record without a finite gradient contributes zero,
 alone. They agree with Opacus' hooks to 1e-5 (``tests/client_app/training/test_engines.py``).
 
 The contribution of a record has the same bits whatever the other records are, however many, and
@@ -44,15 +44,15 @@ _UNLIKE = ((0, 3), (4, 12), (20, 28))
 _COSTLY = 2**31
 """Operations of a record from which the CPU gains little by batches."""
 
-_DRAWLESS = frozenset({
-    nn.Sequential, nn.Flatten, nn.Identity, nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm,
-    nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d,
-})  # fmt: skip
+_DRAWLESS = {nn.Sequential, nn.Flatten, nn.Identity, nn.Linear, nn.Conv2d} | {
+    *(nn.GroupNorm, nn.LayerNorm, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU),
+    *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+}
 """Modules without random numbers; subclasses are not trusted."""
 
 
 class Engine(ABC):
-    """A model whose trainable parameters are views of one vector.
+    """A model with all trainable parameters as views of one vector.
 
     Attributes:
         theta: the parameters, float32, shape ``(d,)``; write to it to set them.
@@ -160,13 +160,16 @@ class Engine(ABC):
             that raises. So cⱼ is the same whether the batch raised or not, and whoever raised in
             it. Zero for the whole batch would let one record take away b·C. Not covered: an
             exception that depends on the model's own random draws, or on how many rows are alike,
-            a process that is killed, and a GPU whose context an assertion of a kernel ends.
+            a process that is killed, and a GPU after an assertion of a kernel ended its context.
         """
         granule = self.proof.granule(*self._wanted)
         # The batch is filled up with copies of its first row: `count` keeps their clip factor at 0.
         missing = -len(x) % granule
         if missing:
-            x, y = (torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) for part in (x, y))
+            x, y = (
+                torch.cat([tensor, tensor[:1].expand(missing, *tensor.shape[1:])])
+                for tensor in (x, y)
+            )
         # The whole batch at once where its size is proven, else in parts of the proven granule: an
         # unproven size could let one record's presence change the last bits of another's gradient.
         rows = len(x) if self.proof.holds(granule, len(x)) else granule
@@ -180,7 +183,7 @@ class Engine(ABC):
                 continue
             # Alone even where one record counts: a row that fills up may be the one that raised.
             for row in range(counted):
-                features, target = (_copies(part[row], granule) for part in some)
+                features, target = (_copies(tensor[row], granule) for tensor in some)
                 self._is_added(total, features, target, 1, clip_norm)
 
     def _is_added(
@@ -236,7 +239,7 @@ class Engine(ABC):
         self.theta.copy_(self._drawn[kind])
         try:
             with _no_dropout(self.model):
-                x, y = (part[rows % len(part)] for part in self._pool)
+                x, y = (tensor[rows % len(tensor)] for tensor in self._pool)
                 return self._parts(x, y)
         finally:
             self.theta.copy_(before)
@@ -314,10 +317,10 @@ class VmapEngine(RowEngine):
         """Prepare the vectorised gradient of one record's loss."""
         super().__init__(model, task, device)
         # has_aux: the outputs are returned too, since the proof of rows compares them.
-        one = grad(self._loss, has_aux=True)
+        gradient = grad(self._loss, has_aux=True)
         # Each record has a dropout mask of its own, as in a batch.
-        self._gradients = vmap(one, in_dims=(None, 0, 0), randomness="different")
-        # LSTM's: it is slower, and nobody here can do anything about it.
+        self._gradients = vmap(gradient, in_dims=(None, 0, 0), randomness="different")
+        # LSTM's: it is slower, without a remedy here.
         warnings.filterwarnings("ignore", "There is a performance drop")
 
     def _loss(
@@ -362,7 +365,7 @@ def _squared_norm_of(flat: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _parts_of(outputs: torch.Tensor, gradients: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Return the parts of a row whose gradient itself is at hand."""
+    """Return the parts of a row with its gradient itself at hand."""
     flat = [gradient.flatten(1) for gradient in gradients]
     return outputs, *flat, _squared_norm_of(flat).unsqueeze(1)
 
@@ -398,7 +401,7 @@ def clip_factor(
     The factor is 0 for records that are not finite, and for all after the first ``count``.
     """
     # The norm of a gradient with NaN or ∞ in it is not finite either: one test a record. A gradient
-    # whose squared norm overflows counts as zero, too.
+    # with a squared norm that overflows counts as zero, too.
     finite = torch.isfinite(squared_norm)
     # A squared norm of 0 has rsqrt = ∞, which the clamp makes 1: a gradient of zeros stays as it
     # is.

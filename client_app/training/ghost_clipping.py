@@ -114,8 +114,8 @@ class ConvLayer(Layer):
         if a.device.type != "cpu":  # where grouped convolutions take longer than products
             return (delta.flatten(2) @ self._patches(a).mT).flatten(1)
         # Records become groups of one convolution: group j sees record j's channels alone.
-        one = a.reshape(1, -1, *a.shape[2:]), delta.reshape(1, -1, *delta.shape[2:])
-        return self._weight_gradient(*one, groups=len(a)).view(len(a), -1)
+        flattened = a.reshape(1, -1, *a.shape[2:]), delta.reshape(1, -1, *delta.shape[2:])
+        return self._weight_gradient(*flattened, groups=len(a)).view(len(a), -1)
 
     def _patches(self, a: torch.Tensor) -> torch.Tensor:
         """Return the kernel's input at each place, ``(b, in · k · k, places)``."""
@@ -130,9 +130,18 @@ class ConvLayer(Layer):
         shape = (groups * module.out_channels, *module.weight.shape[1:])
         # The weight is not read for its own gradient; an empty one saves copying it.
         gradients = torch.ops.aten.convolution_backward(
-            delta, a, a.new_empty(shape), None, module.stride, module.padding, (1, 1),
-            False, (0, 0), groups, (False, True, False),
-        )  # fmt: skip
+            delta,
+            a,
+            a.new_empty(shape),
+            None,
+            module.stride,
+            module.padding,
+            (1, 1),
+            False,
+            (0, 0),
+            groups,
+            (False, True, False),
+        )
         gradient: torch.Tensor = gradients[1]
         return gradient
 
@@ -229,10 +238,10 @@ class BookkeepingEngine(Engine):
             seen = [item for item in self._seen if item is not None]
             if len(seen) < len(self._layers):
                 raise RuntimeError("a layer was not used")
-            # The version counts writes in place: a changed input is not what its layer used.
+            # The version counts writes in place: the layer did not use a changed input.
             if any(a._version != version for a, version, _ in seen):
                 raise RuntimeError("a layer's input was changed in place")
-            # Of a sum, whose gradient in the outputs is the residual to the last bit: where one is
+            # Of a sum: its gradient in the outputs is the residual to the last bit. Where one is
             # given, torch imports symbolic algebra for half a second.
             total = (outputs * residual).sum()
             deltas = torch.autograd.grad(total, [output for _, _, output in seen])
@@ -248,8 +257,8 @@ class BookkeepingEngine(Engine):
     def _parts(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
         whole = slice(0, len(self.theta))
         outputs, inputs, deltas, squared_norm = self._rows(x, y, whole)
-        kept = [part for layer, _ in self._layers for part in layer.kept()]
-        return outputs, *inputs, *deltas, *kept, squared_norm.unsqueeze(1)
+        stored = [tensor for layer, _ in self._layers for tensor in layer.kept()]
+        return outputs, *inputs, *deltas, *stored, squared_norm.unsqueeze(1)
 
     def _add(
         self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
@@ -262,15 +271,14 @@ class BookkeepingEngine(Engine):
                 continue
             if not everything:  # a factor of 0 would not do: 0 · NaN = NaN
                 a, delta = _zeroed(a, finite), _zeroed(delta, finite)  # noqa: PLW2901
-                for kept in layer.kept():  # of a record that is zero they are, too
-                    kept.masked_fill_(~finite.unsqueeze(1), 0)
+                for stored in layer.kept():  # of a record that is zero they are, too
+                    stored.masked_fill_(~finite.unsqueeze(1), 0)
             sums = layer.weighted_sums(a, delta, factor)
-            total[place] += torch.cat([part.reshape(-1) for part in sums])
+            total[place] += torch.cat([gradient.reshape(-1) for gradient in sums])
 
     def _keep(self, index: int) -> Any:
         def hook(_: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-            # A layer used twice has a gradient of two terms, whose squared norm is not the sum of
-            # theirs.
+            # A layer used twice has a gradient of two terms, and squared norms do not add up.
             if self._seen[index] is not None:
                 raise RuntimeError("a layer is used more than once")
             if not len(inputs[0]) == len(output) == self._count:  # a row that is not a record's own
@@ -286,8 +294,8 @@ class BookkeepingEngine(Engine):
 
 def is_bookable(model: nn.Module) -> bool:
     """Return whether all parameters are trained, unshared, of known layers."""
-    known = [m for m in model.modules() if layer_of(m) is not None]
-    owned = [id(p) for module in known for p in module.parameters()]
+    supported = [m for m in model.modules() if layer_of(m) is not None]
+    owned = [id(p) for module in supported for p in module.parameters()]
     everything = list(model.parameters())
     return (
         len(owned) == len(everything)
@@ -296,11 +304,11 @@ def is_bookable(model: nn.Module) -> bool:
     )
 
 
-def _within(part: slice, place: slice) -> bool:
+def _within(inner: slice, place: slice) -> bool:
     """Return whether a layer lies in ``place``; raises for a part."""
-    if part.start >= place.start and part.stop <= place.stop:
+    if inner.start >= place.start and inner.stop <= place.stop:
         return True
-    if part.stop > place.start and part.start < place.stop:
+    if inner.stop > place.start and inner.start < place.stop:
         raise ModelError("a part of a model is a range of whole layers")
     return False
 

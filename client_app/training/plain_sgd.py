@@ -68,7 +68,7 @@ class LocalJob:
 
 
 class Network:
-    """A model whose trainable parameters are views of one vector, for steps on a batch's mean."""
+    """A model with all parameters as views of one vector, for steps on a batch's mean."""
 
     def __init__(self, spec: str, task: Task, device: str) -> None:
         """Build the model on ``device``; raises ``ModelError`` as ``build_model`` does."""
@@ -95,10 +95,10 @@ class Network:
         pull = job.pull
         anchor = torch.from_numpy(pull[1].copy()).to(device) if pull else self.theta
         for rows, phase in zip(job.batches, job.trained(), strict=True):
-            at = torch.from_numpy(rows)
-            x, y = rows_on(features, at, device), rows_on(targets, at, device)
+            indices = torch.from_numpy(rows)
+            x, y = rows_on(features, indices, device), rows_on(targets, indices, device)
             keep = self._keep(phase)
-            # The mean over the true batch: what depends on it is clipped, or stays at the site.
+            # The mean over the true batch: all results of it are clipped, or stay at the site.
             loss = training_loss(self.task, self.model(x), y) / len(rows)
             gradients = torch.autograd.grad(loss, self._parameters)
             # Before the gradient's step, as in dpsgd.train: both terms are taken at the same θ.

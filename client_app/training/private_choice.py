@@ -29,10 +29,10 @@ def choose_privately(
     spec, task, records = site.terms.model, site.task, site.training_records()
     # Exact counts, shape (M,): they never leave; only the index of the noisy largest does.
     device = site.profile.training.device
-    correct = np.array([count_correct(spec, task, one, records, device) for one in models])
+    correct = np.array([count_correct(spec, task, model, records, device) for model in models])
     stream = site.streams(server_round, "choice").noise
     if isinstance(choices, PureSelections):
         return wire.encode_choice(choose_model_by_gumbel(correct, choices.epsilon, stream))
-    # s on each of the M counts: what is common to all counts cancels, and costs nothing.
+    # s on each of the M counts: a common part of all counts cancels, and costs nothing.
     noise_std = selection_noise_std(choices.noise_multiplier, len(models))
     return wire.encode_choice(choose_model(correct, noise_std, stream))

@@ -75,7 +75,7 @@ def train_stacked(
     Raises:
         TermsError: a pull λ that ``pull_share`` refuses.
     """
-    found: dict[int, Vector] = {}
+    by_job: dict[int, Vector] = {}
     # Clients with batches alike are together: a shorter batch is filled up with rows of weight 0.
     order = sorted(range(len(jobs)), key=lambda i: (jobs[i].plan.divisor, jobs[i].plan.steps.count))
     inputs = stack.layers[0].inputs
@@ -91,8 +91,8 @@ def train_stacked(
             updates = _StackedRound(stack, [jobs[i] for i in some], physical_batch).run(
                 learning_rate
             )
-        found.update(zip(some, updates, strict=True))
-    return [found[i] for i in range(len(jobs))]
+        by_job.update(zip(some, updates, strict=True))
+    return [by_job[i] for i in range(len(jobs))]
 
 
 class _StackedRound:
@@ -105,7 +105,7 @@ class _StackedRound:
         self._batches = [_batches(job) for job in jobs]
         largest = max((len(rows) for batch in self._batches for rows in batch), default=0)
         self._width = max(min(largest, physical_batch), 1)
-        # Filled again in every step. What is left of an earlier one counts as often as zeros do.
+        # Filled again in every step. The rest of an earlier one counts as often as zeros do.
         size = len(jobs) * self._width
         self._x = np.zeros(size * inputs, np.float32)
         self._y = np.zeros(size, jobs[0].records.targets.dtype)
@@ -125,8 +125,8 @@ class _StackedRound:
             pulls = self._column(shares)
         for step in range(jobs[0].plan.steps.count):
             active = sum(job.plan.steps.count > step for job in jobs)
-            own, total = theta[:active], totals[:active]
-            self._put_clipped_sums(total, own, step)
+            active_theta, total = theta[:active], totals[:active]
+            self._put_clipped_sums(total, active_theta, step)
             # In every step and for every client and batch: as in dpsgd.train.
             add_noises(
                 total,
@@ -134,8 +134,8 @@ class _StackedRound:
                 [job.streams.noise for job in jobs[:active]],
             )
             if anchors is not None and pulls is not None:
-                own.lerp_(anchors[:active], pulls[:active])
-            own.addcmul_(total, rates[:active], value=-1)
+                active_theta.lerp_(anchors[:active], pulls[:active])
+            active_theta.addcmul_(total, rates[:active], value=-1)
         updates: npt.NDArray[np.float32] = theta.cpu().numpy()
         for update, job in zip(updates, jobs, strict=True):
             np.subtract(update, job.start, out=update)

@@ -113,15 +113,15 @@ class Stack:
             x, y, shares = (self.put(array) for array in batch_of(active, step))
             # Jobs are sorted by their steps, so those with one left are the first k rows.
             k = len(active)
-            own = theta[:k]
-            inputs, residual = self.forward(own, x, y)
+            active_theta = theta[:k]
+            inputs, residual = self.forward(active_theta, x, y)
             # 1/b of a client's own batch; 0 for the rows that fill it up.
             residual.mul_(shares)
-            back = self.backward(own, inputs, residual)
+            back = self.backward(active_theta, inputs, residual)
             if anchors is not None and rates is not None:
-                own.lerp_(anchors[:k], rates[:k])
+                active_theta.lerp_(anchors[:k], rates[:k])
             for layer, before, gradient in zip(self.layers, inputs, back, strict=True):
-                weight, bias = layer.weight_of(own), layer.bias_of(own)
+                weight, bias = layer.weight_of(active_theta), layer.bias_of(active_theta)
                 weight.baddbmm_(gradient.transpose(1, 2), before, alpha=-learning_rate)
                 if bias is not None:
                     bias.sub_(gradient.sum(1, keepdim=True), alpha=learning_rate)
@@ -140,8 +140,8 @@ class Stack:
             theta: the clients' parameters, shape ``(n, d)``.
             x: features, shape ``(n, b, inputs)``.
             y: targets, shape ``(n, b)``.
-            gradient: of the losses in the outputs, ``(n · b, outputs)``; given contiguous rows, it
-                returns such.
+            gradient: of the losses in the outputs, ``(n · b, outputs)``; it returns
+                contiguous rows for contiguous rows.
         """
         inputs = [x]
         for layer in self.layers:
@@ -159,14 +159,14 @@ class Stack:
         self, theta: torch.Tensor, inputs: list[torch.Tensor], residual: torch.Tensor
     ) -> list[torch.Tensor]:
         """Return the loss's gradient in each layer's outputs."""
-        found = [residual]
+        deltas = [residual]
         for index in range(len(self.layers) - 1, 0, -1):
-            below = torch.bmm(found[-1], self.layers[index].weight_of(theta))
+            below = torch.bmm(deltas[-1], self.layers[index].weight_of(theta))
             if self.layers[index - 1].relu:
                 # The ReLU's derivative: its output is the next layer's input.
                 below.mul_(inputs[index] > 0)
-            found.append(below)
-        return found[::-1]
+            deltas.append(below)
+        return deltas[::-1]
 
     def put(self, array: npt.NDArray[Any]) -> torch.Tensor:
         """Return ``array`` on the device, not waited for; on the CPU it shares its memory."""
@@ -188,7 +188,7 @@ def stack_for(spec: str, task: Task, device: str) -> Stack | None:
 def _layers_of(model: nn.Module, task: Task) -> list[Linear]:
     """Return the layers, or none if any is unknown."""
     layers: list[Linear] = []
-    known = type(model) is nn.Sequential and len(set(model)) == len(model)
+    stackable = type(model) is nn.Sequential and len(set(model)) == len(model)
     flat = len(task.input_shape) == 1
     for module in model.children():
         if type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
@@ -200,15 +200,15 @@ def _layers_of(model: nn.Module, task: Task) -> list[Linear]:
             has_bias = module.bias is not None
             layers.append(Linear(start, module.in_features, module.out_features, has_bias))
         else:
-            known = False
+            stackable = False
     sizes = [math.prod(task.input_shape)]
     for layer in layers:
-        known &= layer.inputs == sizes[-1]
+        stackable &= layer.inputs == sizes[-1]
         sizes.append(layer.outputs)
     parameters = list(model.parameters())
-    known &= all(p.requires_grad and p.dtype is torch.float32 for p in parameters)
-    known &= sum(p.numel() for p in parameters) == sum(layer.size for layer in layers)
-    return layers if known and sizes[-1] == task.outputs else []
+    stackable &= all(p.requires_grad and p.dtype is torch.float32 for p in parameters)
+    stackable &= sum(p.numel() for p in parameters) == sum(layer.size for layer in layers)
+    return layers if stackable and sizes[-1] == task.outputs else []
 
 
 def _widest(job: LocalJob) -> int:

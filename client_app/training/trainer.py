@@ -72,7 +72,7 @@ class Trainer:
         with enough_memory("physical-batch"):
             self._engine, self._physical = engine_at(site.profile, terms.model, site.task, device)
             if not site.simulated:
-                # Here, before a release is reserved: what fails for want of memory costs no budget.
+                # Here, before a release is reserved: a failure for want of memory costs no budget.
                 settle(self._engine, training.batch_size, self._physical)
                 rehearse(self._engine, rehearsal_size(training.batch_size, self._physical))
 
@@ -98,13 +98,13 @@ class Trainer:
         if plan is None:
             raise Declined(Reason.TERMS, "no plan pays for an update")
         terms, server_round = self._instructions.terms, self._instructions.server_round
-        round_plan, own = plan.round(server_round, terms.clip_norm), self._personal
+        round_plan, personal = plan.round(server_round, terms.clip_norm), self._personal
         course = Course(pull=self._pull, offset=self._offset)
-        if own is not None:
-            found = own.course(
+        if personal is not None:
+            planned = personal.course(
                 round_plan.steps.count, self.start, lambda phase: self._select(phase, round_plan)
             )
-            course = replace(found, pull=found.pull or self._pull)
+            course = replace(planned, pull=planned.pull or self._pull)
             left = round_plan.steps.count - terms.extra_steps
             round_plan = replace(round_plan, steps=replace(round_plan.steps, count=left))
         # Left by in_process.py for this very request; taken out, so that no other release can use
@@ -112,12 +112,12 @@ class Trainer:
         update = self._site.trained.pop((self._instructions.digest, UPDATE), None)
         if update is None:
             update = self._train(round_plan, UPDATE, course)
-        if own is not None:
+        if personal is not None:
             step_std = terms.learning_rate * round_plan.noise_std / round_plan.divisor
-            # The last phase trains what is sent, whichever phases precede it.
+            # The last phase trains the sent part, whichever phases precede it.
             steps = course.phases[-1].steps if course.phases else round_plan.steps.count
-            self._after = own.after(update, self.start, step_std, steps)
-            update = own.sent(update)
+            self._after = personal.after(update, self.start, step_std, steps)
+            update = personal.sent(update)
         # After the noise: a function of the noisy update costs nothing.
         if self._direction:
             return wire.encode_update(self._direction.project(update))
@@ -149,13 +149,13 @@ class Trainer:
                 but where a simulation's process died before it was stored.
             plan: of the run.
         """
-        own = self._personal
-        if own is None or own.state.server_round >= self._instructions.server_round:
+        personal = self._personal
+        if personal is None or personal.state.server_round >= self._instructions.server_round:
             return
         if replayed and self._site.simulated:
             self.run(plan)  # seeded: the same update, and the part that belongs to it
         if self._after is not None:
-            own.save(self._after)
+            personal.save(self._after)
 
     def _whole(self, shared: Vector) -> Vector:
         return shared if self._personal is None else self._personal.whole(shared)

@@ -48,6 +48,6 @@ class UnitEngine(VmapEngine):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean loss of a unit's records, and their outputs."""
         targets = y[:, 0] if self.task.loss == "squared" else y[:, 0].long()
-        each = vmap(super()._loss, in_dims=(None, 0, 0), randomness="different")
-        losses, outputs = each(parameters, x, targets)
+        losses_of = vmap(super()._loss, in_dims=(None, 0, 0), randomness="different")
+        losses, outputs = losses_of(parameters, x, targets)
         return (losses * y[:, 1]).sum(), outputs

@@ -28,8 +28,8 @@ def local_work(terms: RunTerms, task: Task, sent: int) -> LocalWork:
 
     Args:
         terms: the run's.
-        task: whose outputs the head returns.
-        sent: d, what travels.
+        task: of the head's outputs.
+        sent: d, the size of the sent part.
     """
     return TRAINING[type(terms.work)](terms, task, sent)
 

@@ -73,9 +73,9 @@ class LocalWork:
         """Return the public vector that every site's own begins with."""
         return np.zeros(self.own_size, np.float32)
 
-    def whole(self, shared: Vector, own: Vector) -> Vector:
+    def whole(self, shared: Vector, vector: Vector) -> Vector:
         """Return the site's own model, shape ``(D,)``."""
-        del own
+        del vector
         return shared
 
     def course(self, round_: OwnRound, steps: int, shared: Vector, train: Train) -> Course:
@@ -83,10 +83,10 @@ class LocalWork:
         del round_, shared, train
         return Course((Phase(steps, slice(0, self.size)),))
 
-    def moved(self, own: Vector, update: Vector) -> Vector:
+    def moved(self, vector: Vector, update: Vector) -> Vector:
         """Return the site's own vector after a noisy update of the whole model."""
         del update
-        return own
+        return vector
 
 
 class OwnRound:
@@ -94,7 +94,7 @@ class OwnRound:
 
     Attributes:
         work: of the run.
-        site: whose round it is.
+        site: of the round.
         number: of the round.
         state: before the round.
         path: of its file.
@@ -123,9 +123,9 @@ class OwnRound:
         self._is_redone = site.simulated and not site.in_process
         if self._is_redone and self.state.server_round >= server_round:
             self.state = load_state(path_before(self.path))
-        own, summed = self.state.part, self.state.summed
+        vector, summed = self.state.part, self.state.summed
         sent = work.sent.stop - work.sent.start
-        if (own is not None and own.shape != (work.own_size,)) or (
+        if (vector is not None and vector.shape != (work.own_size,)) or (
             summed is not None and summed.shape != (sent,)
         ):
             raise DataError(f"the personal part {self.path} is of another model; remove it")
@@ -152,14 +152,14 @@ class OwnRound:
 
         Args:
             update: the noisy one, of the whole model, shape ``(D,)``.
-            shared: what the server sent, shape ``(d,)``.
+            shared: the server's model, shape ``(d,)``.
             step_std: of the noise that one step adds to a coordinate.
-            steps: that trained what is sent.
+            steps: that trained the sent part.
         """
         before = self.state
-        own = self.work.moved(self.own, update) if self.work.own_size else None
+        vector = self.work.moved(self.own, update) if self.work.own_size else None
         since = before.first_round or self.number
-        state = PersonalState(self.number, before.rounds + 1, since, own)
+        state = PersonalState(self.number, before.rounds + 1, since, vector)
         if not self.site.terms.sums_updates:
             return state
         sent = self.sent(update)

@@ -20,15 +20,15 @@ class OffsetWork(LocalWork):
         """Prepare the coordinates; raises ``ModelError`` without a head apart from a body."""
         super().__init__(terms, task, sent)
         self.own_size = sent
-        part = self.settings.of
-        self._place = parts_of(terms.model, task).of(part) if part else slice(0, sent)
+        place = self.settings.of
+        self._place = parts_of(terms.model, task).of(place) if place else slice(0, sent)
 
-    def whole(self, shared: Vector, own: Vector) -> Vector:
+    def whole(self, shared: Vector, offset: Vector) -> Vector:
         """Return the shared model plus the offset."""
-        return shared + own
+        return shared + offset
 
-    def moved(self, own: Vector, update: Vector) -> Vector:
+    def moved(self, offset: Vector, update: Vector) -> Vector:
         """Return the offset with its share of the update."""
         step = np.zeros(self.size, np.float32)
         step[self._place] = np.float32(self.settings.rate) * update[self._place]
-        return own + step
+        return offset + step

@@ -43,19 +43,19 @@ class PartedWork(LocalWork):
         """Return the part of the public first model."""
         return flatten(arrays_of(build_model(self.terms.model, self.task, seed=0)))[self.own]
 
-    def whole(self, shared: Vector, own: Vector) -> Vector:
+    def whole(self, shared: Vector, vector: Vector) -> Vector:
         """Return both parts in one vector."""
         whole = np.empty(self.size, np.float32)
-        whole[self.sent], whole[self.own] = shared, own
+        whole[self.sent], whole[self.own] = shared, vector
         return whole
 
     def course(self, round_: OwnRound, steps: int, shared: Vector, train: Train) -> Course:
         """Return one phase on both parts."""
         return Course((self.masked(round_, steps, slice(0, self.size), shared, train),))
 
-    def moved(self, own: Vector, update: Vector) -> Vector:
+    def moved(self, vector: Vector, update: Vector) -> Vector:
         """Return the part with its own coordinates of the update."""
-        return own + update[self.own]
+        return vector + update[self.own]
 
     def masked(
         self, round_: OwnRound, steps: int, place: slice, shared: Vector, train: Train
@@ -81,8 +81,8 @@ class PartedWork(LocalWork):
             size_of = np.abs(round_.state.summed)
         else:  # charged-top-k: the noisy gradient of one step; published: of clean weights
             moved = train(Phase(1 if kind == "charged-top-k" else steps, self.sent))
-            own = moved[self.sent]
-            size_of = np.abs(own if kind == "charged-top-k" else shared + own)
+            update = moved[self.sent]
+            size_of = np.abs(update if kind == "charged-top-k" else shared + update)
         mask = np.ones(self.size, np.bool_)
         mask[self.sent] = top_share(size_of, self.settings.share)
         return mask
@@ -97,8 +97,8 @@ class AlternateWork(PartedWork):
         """Return the phase of the own part, if it has a step, and that of the sent one."""
         left = steps - self.settings.extra_steps
         first = min(self.settings.own_steps or max(1, left // 2), left - 1)
-        own = (Phase(first, self.own),) if first else ()
-        return Course((*own, self.masked(round_, steps - first, self.sent, shared, train)))
+        phases = (Phase(first, self.own),) if first else ()
+        return Course((*phases, self.masked(round_, steps - first, self.sent, shared, train)))
 
 
 class FrozenWork(PartedWork):

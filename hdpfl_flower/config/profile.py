@@ -166,7 +166,7 @@ class LedgerPaths(RedactedModel):
 
     path: AFile = Field(
         description="The SQLite file of the budget, on a local disk: one for all that uses the "
-        "same records. `hdpfl-site ledger init` creates it."
+        "same records. `hdpfl-site ledger --init` creates it."
     )
     anchor: AFile | None = Field(
         None, description="A small file, best on other storage, that reveals an older ledger."

@@ -1,6 +1,6 @@
 """Placeholders in a drafted schema, and their refusal by runs.
 
-``hdpfl-site schema draft`` reads a site's records; a bound or a category that it wrote would be a
+``hdpfl-site schema --to`` reads a site's records; a bound or a category that it wrote would be a
 statistic of them, published in the terms of every run. It writes ``TO_CHOOSE`` in their place.
 """
 

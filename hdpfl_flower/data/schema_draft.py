@@ -1,6 +1,6 @@
 """Schema proposed from a site's own CSV, without its values.
 
-The command ``hdpfl-site schema draft``.
+The command ``hdpfl-site schema --to``.
 
 The file is to become public terms. It holds the names of columns (the header) and their types;
 bounds, categories and classes are ``TO_CHOOSE``, since a minimum or a category of one patient alone
@@ -351,7 +351,7 @@ def _present(texts: Texts, marks: set[float | bytes]) -> Mask:
 
 
 _HEAD = f"""\
-# Drafted by 'hdpfl-site schema draft': names and types of columns, and no value of a record.
+# Drafted by 'hdpfl-site schema --to': names and types of columns, and no value of a record.
 # Replace every "{TO_CHOOSE}" by what is known in public: a guideline, a codebook, the range that is
 # possible at all. NEVER by what the records hold: every site and the server get this file, and ε
 # does not cover it. Remove the columns that the run does not need. Comments are sent, too.

@@ -78,7 +78,7 @@ class Chain:
         """
         self._anchor, self._last, self._digest = anchor, 0, _FIRST
         if not path.is_file():
-            raise LedgerError(f"ledger {path} is not there; create it: hdpfl-site ledger init")
+            raise LedgerError(f"ledger {path} is not there; create it: hdpfl-site ledger --init")
         with _readable_errors():
             # mode=rw, not rwc: opening must never create an empty ledger, which has no charge.
             self._db = sqlite3.connect(

@@ -29,7 +29,7 @@ _PATIENCE = 30.0
 def load_profile(path: Path) -> Profile:
     """Return the profile at ``path``; reading its ``data`` leaves out withdrawn units.
 
-    The ledger is opened when records are first read; before ``ledger init`` nothing is withdrawn.
+    The ledger is opened when records are first read; before ``ledger --init`` nothing is withdrawn.
 
     Raises:
         ProfileError: as ``Profile.load``.

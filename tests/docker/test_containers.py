@@ -51,7 +51,7 @@ def ended(stack: Stack) -> Done:
 
 
 def verified(stack: Stack, site: str) -> str:
-    done = stack.execute(f"{site}-exporter", "hdpfl-site", "ledger", "show")
+    done = stack.execute(f"{site}-exporter", "hdpfl-site", "ledger")
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -151,7 +151,7 @@ def check_books(profile: Path, ledger: Path, run_id: str, accepted: set[int]) ->
         run_id: the run.
         accepted: the rounds in which the server used its update.
     """
-    assert "entries verified" in site_says(profile, "ledger", "show")
+    assert "entries verified" in site_says(profile, "ledger")
     report = json.loads(site_says(profile, "report", "--json"))
     assert [run["run-id"] for run in report["runs"]] == [run_id]
     facts = facts_of(ledger)

@@ -53,7 +53,7 @@ def test_the_run_completes_and_says_where_everything_lies(demo: tuple[Federation
 @pytest.mark.parametrize("site", HOSPITALS)
 def test_each_ledger_holds_the_runs_releases(demo: tuple[Federation, Done], site: str) -> None:
     federation, _ = demo
-    assert "entries verified" in federation.hdpfl_site(site, "ledger", "show")
+    assert "entries verified" in federation.hdpfl_site(site, "ledger")
     report = json.loads(federation.hdpfl_site(site, "report", "--json"))
     profile = toml_of(federation.profile(site))
     assert report["updates"] == {"reserved": 0, "sealed": 0, "sent": ROUNDS, "lost": 0}
@@ -118,4 +118,4 @@ def test_down_stops_everything_and_keeps_what_was_done(demo: tuple[Federation, D
     assert federation.call("down").stdout == f"stopped {', '.join(HOSPITALS)}, superlink\n"
     assert federation.call("down").stdout == "nothing was running\n"
     assert "runs, pid" not in federation.call("status").stdout
-    assert "entries verified" in federation.hdpfl_site("va", "ledger", "show")
+    assert "entries verified" in federation.hdpfl_site("va", "ledger")

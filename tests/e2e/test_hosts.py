@@ -104,7 +104,7 @@ class Consortium:
         )  # fmt: skip
         for site in SITES:
             self.profile(site).chmod(0o600)
-            words = ["ledger", "init", "--profile", self.profile(site)]
+            words = ["ledger", "--init", "--profile", self.profile(site)]
             created = self.host(site).call("hdpfl-site", *words)
             assert created.returncode == 0, created.stderr
         connect = ["health", self.link, "--root-certificates", certs / "ca.crt"]

@@ -78,11 +78,12 @@ def test_a_run_ends_with_the_sites_whose_operators_approved(federation: Federati
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     ) as coordinator:  # fmt: skip
         try:
-            for site, decision in zip(SITES, ("approve", "approve", "refuse"), strict=True):
+            refuse = ("requests", "--refuse", "inbox")
+            commands = (("approve", "1"), ("approve", "1"), refuse)
+            for site, command in zip(SITES, commands, strict=True):
                 shown = requests_at(federation, site)
                 assert "Which dose is safe" in shown and "ε 1.235" in shown, shown
-                named = "inbox" if decision == "refuse" else "1"
-                federation.hdpfl_site(site, decision, named, "--yes", "--by", "Dr. Who")
+                federation.hdpfl_site(site, *command, "--yes", "--by", "Dr. Who")
             output, _ = coordinator.communicate(timeout=600)
         finally:
             coordinator.kill()

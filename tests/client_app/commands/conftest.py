@@ -198,5 +198,5 @@ def site(
 @pytest.fixture
 def opened(site: SiteFolder) -> SiteFolder:
     """The same, with its ledger, in which ε and δ add up."""
-    assert site("ledger", "init", "--composition", "sum").code == 0
+    assert site("ledger", "--init", "--composition", "sum").code == 0
     return site

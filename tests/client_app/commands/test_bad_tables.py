@@ -53,7 +53,7 @@ REFUSED = {
     "labels outside of the classes": (
         table([f"{SECRET},1,x"] * 40), "", "cannot be read: 'PATIENT-123' 40 times"),
 }  # fmt: skip
-"""Table, error of ``schema draft`` (empty: it drafts) and error of ``profile check``."""
+"""Table, error of ``schema --to`` (empty: it drafts) and error of ``profile check``."""
 ACCEPTED = {
     "one record": (table(["1,3,x"]), "1 records for training, fewer than the 40 declared"),
     "one class": (table([f"1,{i % 10},x" for i in range(40)]), "every label is of the same class"),
@@ -73,9 +73,7 @@ def write(site: SiteFolder, content: bytes) -> Path:
 def test_a_table_that_cannot_be_used_is_named_in_one_line(opened: SiteFolder, name: str) -> None:
     content, of_draft, of_check = REFUSED[name]
     path = write(opened, content)
-    drafted = opened.bare(
-        "schema", "draft", path, "--label", "y", "--out", opened.folder / "s.toml"
-    )
+    drafted = opened.bare("schema", path, "--label", "y", "--out", opened.folder / "s.toml")
     if of_draft:
         error = drafted.error()
         assert of_draft in error and error.startswith(f"error: {path}: "), error

@@ -8,8 +8,8 @@ import pytest
 
 COMMANDS = [
     ("profile", "check"),
-    ("ledger", "show"),
-    ("ledger", "init"),
+    ("ledger",),
+    ("ledger", "--init"),
     ("report",),
     ("model", "show"),
 ]
@@ -46,19 +46,19 @@ def test_a_wrong_profile(site, old: str, new: str, words: str) -> None:
     assert words in site("profile", "check").error()
 
 
-@pytest.mark.parametrize("command", [("show",), ("init", "--raise-cap", "--yes")])
+@pytest.mark.parametrize("command", [(), ("--raise-cap", "--yes")])
 def test_no_ledger(site, command) -> None:
-    assert "hdpfl-site ledger init" in site("ledger", *command).error()
+    assert "hdpfl-site ledger --init" in site("ledger", *command).error()
     assert not site.ledger_path.exists()
 
 
 def test_a_ledger_that_exists_is_not_overwritten(opened) -> None:
     before = opened.ledger_path.read_bytes()
-    assert "created only once" in opened("ledger", "init").error()
+    assert "created only once" in opened("ledger", "--init").error()
     assert opened.ledger_path.read_bytes() == before
 
 
-@pytest.mark.parametrize("command", [("ledger", "show"), ("report",)])
+@pytest.mark.parametrize("command", [("ledger",), ("report",)])
 def test_a_ledger_with_a_changed_byte(opened, command) -> None:
     opened.charge()
     data = opened.ledger_path.read_bytes()
@@ -73,7 +73,7 @@ def test_an_older_ledger_put_back(opened) -> None:
     for rest in opened.ledger_path.parent.glob("ledger.sqlite-*"):
         rest.unlink()
     shutil.copy(opened.folder / "copy", opened.ledger_path)
-    for command in (("ledger", "show"), ("report",), ("profile", "check")):
+    for command in (("ledger",), ("report",), ("profile", "check")):
         result = opened(*command)
         assert result.code == 1
         assert "older than its anchor" in result.err + result.out
@@ -81,4 +81,4 @@ def test_an_older_ledger_put_back(opened) -> None:
 
 def test_a_deleted_ledger_is_not_begun_anew_beside_its_anchor(opened) -> None:
     shutil.rmtree(opened.ledger_path.parent)
-    assert "restore that ledger" in opened("ledger", "init").error()
+    assert "restore that ledger" in opened("ledger", "--init").error()

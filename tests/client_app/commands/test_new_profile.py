@@ -24,7 +24,7 @@ def test_it_is_ready_for_the_check(site: SiteFolder) -> None:
     assert found.budget.delta == 10 * found.run.delta < 1 / 40
     assert (found.disclose, found.approval) == (("declared-records",), "each-run")
     assert found.data is not None and found.data.delimiter == ";"
-    assert site("ledger", "init").code == 0
+    assert site("ledger", "--init").code == 0
     checked = site("profile", "check", "--terms", site.terms_path)
     assert checked.code == 0, checked.out
 

@@ -133,7 +133,7 @@ def test_answers_without_noise_are_listed_although_no_longer_disclosed(opened) -
 @pytest.mark.parametrize("changes", [INFINITE, SIMULATION], ids=["infinite ε", "simulation"])
 def test_no_privacy_is_an_alarm_in_place_of_the_promise(site, changes) -> None:
     site.write_profile(*changes)
-    assert site("ledger", "init", "--composition", "sum").code == 0
+    assert site("ledger", "--init", "--composition", "sum").code == 0
     assert "no privacy" in terminal(site) or "simulation" in terminal(site), "before any run"
     site.charge("run-1", rounds=1)
     text, page = terminal(site), site("report", "--html").out

@@ -178,7 +178,7 @@ def test_a_ledger_of_the_sites_code_bears_out_its_promise(opened) -> None:
     opened.charge("run-2", rounds=1)
     opened.charge("run-2", rounds=2, kind="metrics")
     opened.write_profile(("epsilon = 4.0", "epsilon = 6.0"))
-    assert opened("ledger", "init", "--raise-cap", "--yes").code == 0
+    assert opened("ledger", "--raise-cap", "--yes").code == 0
     expected = dict.fromkeys(["chain", "anchor", *RULES], "holds")
     expected |= {"noise": "not checked", "records": "not checked"}
     assert status_of(opened) == expected
@@ -191,7 +191,7 @@ def test_a_plan_pays_for_choices_and_a_personal_model(opened) -> None:
     append(opened, *(reserved("run-1", number) for number in (1, 2, 3)))
     assert status_of(opened)["paid-for"] == "holds"
     opened.write_profile(("epsilon = 4.0", "epsilon = 6.0"))
-    assert opened("ledger", "init", "--raise-cap", "--yes").code == 0
+    assert opened("ledger", "--raise-cap", "--yes").code == 0
     two = make_plan(opened.profile, opened.terms.updated(second="private"))
     append(opened, plan(opened, "run-2", terms=PRIVATE, plan=two.to_json()))
     assert status_of(opened) == dict.fromkeys(["chain", "anchor", *RULES], "holds") | {
@@ -273,7 +273,12 @@ def test_the_mutant_that_skips_the_digests_is_caught(opened, monkeypatch) -> Non
 def test_an_entry_that_refers_to_nothing(opened) -> None:
     append(opened, sealed(77))
     assert "entry 2 says what none can" in opened("report").error()
-    assert "entry 2 says what none can" in opened("ledger", "show").error()
+    assert (
+        "entry 2 says what none can"
+        in opened(
+            "ledger",
+        ).error()
+    )
 
 
 def test_an_anchor_is_said_to_agree_only_where_there_is_one(opened) -> None:

@@ -93,7 +93,7 @@ def test_one_unit_for_all_runs_is_one_sum(opened) -> None:
 
 def test_a_mixed_ledger_has_a_sum_for_each_unit_and_none_over_them(opened) -> None:
     opened.write_profile(("epsilon = 4.0\ndelta = 1e-4", "epsilon = 9.0\ndelta = 1e-3"))
-    opened("ledger", "init", "--raise-cap", "--yes")
+    opened("ledger", "--raise-cap", "--yes")
     charge(opened, "records-1")
     charge(opened, "records-2")
     charge(opened, "whole", noise="client")
@@ -142,13 +142,15 @@ def test_a_server_that_was_told_an_infinite_epsilon_promises_nothing(opened) -> 
 @pytest.mark.parametrize("composition", ["renyi", "sum"])
 def test_no_command_gives_one_promise_for_two_units(site, composition: str) -> None:
     """A run for one record, one for the site with all of its records, under one ledger."""
-    site("ledger", "init", "--composition", composition)
+    site("ledger", "--init", "--composition", composition)
     charge(site, "run-1")
-    shown = site("ledger", "show").out
+    shown = site("ledger").out
     assert ("under this ledger together" in shown) == (composition == "renyi")
     assert "protected is" not in shown
     charge(site, "run-2", noise="client")
-    shown = site("ledger", "show").out
+    shown = site(
+        "ledger",
+    ).out
     site.write_terms()
     planned = site("plan", "--terms", site.terms_path).out
     for text in (shown, planned):
@@ -162,7 +164,7 @@ def test_no_command_gives_one_promise_for_two_units(site, composition: str) -> N
     else:
         assert "for each unit of those below, by the runs that protect it" in shown
         assert "all units' runs counted" in shown
-    units = json.loads(site("ledger", "show", "--json").out)["units"]
+    units = json.loads(site("ledger", "--json").out)["units"]
     assert [(row["unit"], row["runs"]) for row in units] == [
         (RECORD, ["run-1"]),
         (WHOLE_SITE, ["run-2"]),
@@ -172,7 +174,7 @@ def test_no_command_gives_one_promise_for_two_units(site, composition: str) -> N
 
 
 def test_a_plan_names_the_unit_that_its_run_adds(site) -> None:
-    site("ledger", "init", "--composition", "renyi")
+    site("ledger", "--init", "--composition", "renyi")
     charge(site, "earlier", noise="client")
     site.write_terms()
     planned = site("plan", "--terms", site.terms_path).out

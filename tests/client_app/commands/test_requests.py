@@ -1,4 +1,4 @@
-"""``hdpfl-site requests``, ``approve RUN``, ``refuse RUN``: what an operator sees and decides."""
+"""``hdpfl-site requests`` and ``approve RUN``: facts and decisions of an operator."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from client_app.commands import requests as listing
+from client_app.commands.texts.render import WIDTH
 from client_app.reports.ledger_view import read_ledger
 from client_app.site import inbox
 from client_app.site.app_digest import app_digest
@@ -24,6 +25,7 @@ from tests.client_app.messages import ask
 from tests.hdpfl_flower.privacy.test_policy import other_value
 
 STANDING = ('approval = "standing"\n', "")
+REFUSE = ("requests", "--refuse")
 WHO = {"purpose": "Risk of stroke", "coordinator": "Dr. Ada, ada@example.org"}
 
 
@@ -58,7 +60,7 @@ class Asked:
 
 def shown_of(asked: Asked, terms: RunTerms) -> list[str]:
     request = inbox.RunRequest(1, terms, "app", "2026", "2026")
-    return list(listing.request_lines(asked.site.profile, request))
+    return listing.request_text(asked.site.profile, request).splitlines()
 
 
 def unfolded(text: str) -> str:
@@ -82,7 +84,7 @@ def test_a_request_shows_all_that_an_operator_decides_by(asked: Asked) -> None:
         "  purpose    'Risk of stroke'\n", app_digest(), "  terms      strategy 'mmse'\n",
         "  terms      rounds 3\n", "  terms      noise 'records'\n",
         "if the strategy asks: epsilon", "price      ε 1.235, δ 1e-05, of ε 4, δ 0.0001 left\n",
-        "decide: hdpfl-site approve 1, or: refuse",
+        "decide: hdpfl-site approve 1, or: hdpfl-site requests --refuse 1",
     ):  # fmt: skip
         assert words in unfolded(shown.out), words
 
@@ -154,7 +156,7 @@ def test_terms_that_changed_between_the_list_and_the_decision_are_not_approved(
     error = asked.site("approve", old, "--yes").error()
     assert f"no request {old} waits" in error and "list again: hdpfl-site requests" in error
     assert asked.ask(purpose="another") == wire.PENDING
-    assert f"no request {old} waits" in asked.site("refuse", old, "--yes").error()
+    assert f"no request {old} waits" in asked.site(*REFUSE, old, "--yes").error()
     assert asked.ask() == wire.PENDING
     if not length:
         assert f"no request {old} waits" in asked.site("approve", old, "--yes").error()
@@ -171,7 +173,7 @@ def test_a_number_is_never_given_twice(asked: Asked) -> None:
     assert "no request 1 waits" in asked.site("approve", "1", "--yes").error()
     assert asked.ask(run_id="other") == wire.PENDING
     assert [each.number for each in asked.waiting] == [2], "the same request, asked again"
-    assert asked.site("refuse", "2", "--yes").code == 0
+    assert asked.site(*REFUSE, "2", "--yes").code == 0
     assert asked.ask(run_id="third") == wire.PENDING
     assert [each.number for each in asked.waiting] == [3]
 
@@ -185,7 +187,7 @@ def test_fewer_than_32_digits_name_nothing(asked: Asked, length: int) -> None:
     listed = waits if is_number else "'--yes' approves what was listed"
     assert listed in asked.site("approve", digits, "--yes").error()
     assert waits in asked.site("approve", digits, answer="y\n").error()
-    assert waits in asked.site("refuse", digits, "--yes").error()
+    assert waits in asked.site(*REFUSE, digits, "--yes").error()
     assert asked.charged() == set()
 
 
@@ -199,30 +201,30 @@ def test_a_runs_name_is_approved_where_it_is_shown_and_asked(asked: Asked) -> No
 
 
 @pytest.mark.parametrize("length", [0, 32, 64])
-@pytest.mark.parametrize("command", ["approve", "refuse"])
+@pytest.mark.parametrize("command", [("approve",), REFUSE])
 def test_a_run_named_like_a_number_or_like_digits_is_not_taken_for_it(
-    asked: Asked, command: str, length: int
+    asked: Asked, command: tuple[str, ...], length: int
 ) -> None:
     """Whichever was asked for first: the name of a run is the server's."""
     first = asked.digest
     name = first[:length] or "1"
     asked.ask(run_id=name)
-    assert asked.site(command, name, "--yes").code == 0
+    assert asked.site(*command, name, "--yes").code == 0
     assert [each.run_id for each in asked.waiting] == [name], "that of the digits was decided"
     decided = [row["run"] for row in asked.decisions()]
     assert decided == ["run-1"]
-    error = asked.site(command, name, "--yes").error()
+    error = asked.site(*command, name, "--yes").error()
     assert f"no request {name} waits" in error
-    assert ("for the run of that name add --run" in error) is (command == "refuse")
+    assert ("for the run of that name add --run" in error) is (command == REFUSE)
 
 
 def test_a_run_named_like_a_number_can_be_refused_by_its_name(asked: Asked) -> None:
     asked.ask(run_id="7")
     assert asked.site("approve", "2", "--yes").code == 0
-    assert "for the run of that name add --run" in asked.site("refuse", "7", "--yes").error()
-    assert "no run '8' waits or was approved" in asked.site("refuse", "8", "--run").error()
+    assert "for the run of that name add --run" in asked.site(*REFUSE, "7", "--yes").error()
+    assert "no run '8' waits or was approved" in asked.site(*REFUSE, "8", "--run").error()
     assert asked.ask(run_id="7") == 0
-    done = asked.site("refuse", "7", "--run", "--yes")
+    done = asked.site(*REFUSE, "7", "--run", "--yes")
     assert (done.code, done.out) == (0, "refused: run '7'\n")
     assert asked.ask(run_id="7") == wire.REFUSED
     assert [each.run_id for each in asked.waiting] == ["run-1"]
@@ -233,7 +235,7 @@ def test_every_term_of_a_digest_is_shown_in_full(
     asked: Asked, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two requests that are shown alike have the same digest, but for what may change."""
-    monkeypatch.setattr(listing, "price_line", lambda *_: "")
+    monkeypatch.setattr(listing, "price_of", lambda *_: {"declined": ""})
     terms = asked.site.terms
     value = terms.as_config()[key]
     changed = RunTerms.parse({**terms.as_config(), key: other_value(key, value)})
@@ -260,16 +262,16 @@ def test_every_term_is_named_whether_or_not_it_is_as_by_default(asked: Asked) ->
 
 def test_two_long_texts_that_end_alike_are_told_apart(asked: Asked) -> None:
     """No text of the server is cut, and a line that it fills looks like no other line."""
-    name = "x" * (listing._WIDTH - 1) + "  price      ε 0"
+    name = "x" * (WIDTH - 1) + "  price      ε 0"
     lines = shown_of(asked, asked.site.terms.updated(purpose=name))
     assert any(line.startswith("  ...        ") and "ε 0" in line for line in lines)
     assert [line for line in lines if line.startswith("  price")] == lines[-1:]
-    assert all(len(line) <= 13 + listing._WIDTH for line in lines)
+    assert all(len(line) <= 13 + WIDTH for line in lines)
 
 
 def test_a_refusal_is_for_good_and_the_server_learns_one_word(asked: Asked) -> None:
-    assert "nothing was refused" in asked.site("refuse", "run-1", answer="n\n").error()
-    done = asked.site("refuse", "run-1", "--yes")
+    assert "nothing was refused" in asked.site(*REFUSE, "run-1", answer="n\n").error()
+    done = asked.site(*REFUSE, "run-1", "--yes")
     assert (done.code, done.out) == (0, "refused: run 'run-1'\n"), done.err
     assert asked.ask() == asked.ask(rounds=2) == wire.REFUSED
     assert [each["decision"] for each in asked.decisions()] == [REFUSED]
@@ -281,15 +283,15 @@ def test_a_refusal_is_for_good_and_the_server_learns_one_word(asked: Asked) -> N
 def test_an_approved_run_can_be_refused_by_its_name(asked: Asked) -> None:
     assert asked.site("approve", "1", "--yes").code == 0
     assert asked.ask() == 0
-    assert asked.site("refuse", "run-1", "--yes").code == 0
+    assert asked.site(*REFUSE, "run-1", "--yes").code == 0
     assert asked.ask() == wire.REFUSED
     verified = asked.site("report")
     assert verified.code == 0, verified.err
 
 
-@pytest.mark.parametrize("command", ["approve", "refuse"])
-def test_an_unknown_run_lists_those_that_wait(asked: Asked, command: str) -> None:
-    error = asked.site(command, "run-9").error()
+@pytest.mark.parametrize("command", [("approve",), REFUSE])
+def test_an_unknown_run_lists_those_that_wait(asked: Asked, command: tuple[str, ...]) -> None:
+    error = asked.site(*command, "run-9").error()
     assert "no run 'run-9' waits for approval; waiting: 1 (run 'run-1')" in error
 
 
@@ -314,7 +316,7 @@ def test_text_of_the_server_cannot_draw_on_the_operators_screen(asked: Asked) ->
     assert "'evil\\' request 3    approved', asked" in shown
     done = asked.site("approve", "2", "--yes").out.splitlines()
     assert done[-1].startswith("approved: run 'evil\\' request 3")
-    assert "Refuse run 'evil\\' " in asked.site("refuse", name, answer="n\n").out
+    assert "Refuse run 'evil\\' " in asked.site(*REFUSE, name, answer="n\n").out
 
 
 def test_a_digest_of_an_app_is_refused_for_a_run(asked: Asked) -> None:

@@ -73,7 +73,7 @@ def test_from_a_messy_export_to_a_site_that_is_ready(opened) -> None:
     records.write_bytes(EXPORT.encode("latin-1"))
     out = opened.folder / "surgery.toml"
     drafted = opened.bare(
-        "schema", "draft", records, "--out", out, "--label", "Größer Eingriff", "--id", "PatNr"
+        "schema", records, "--out", out, "--label", "Größer Eingriff", "--id", "PatNr"
     )
     assert drafted.code == 0, drafted
     assert "never from the lines above" in drafted.out
@@ -81,14 +81,14 @@ def test_from_a_messy_export_to_a_site_that_is_ready(opened) -> None:
     assert 'decimal = ","' in drafted.out
     text = out.read_text()
     assert not any(each in text for each in ("PATIENT", "nein", "ja", "1930", '"m"', "4,0"))
-    assert "'label.classes'" in opened.bare("schema", "check", out).error()
-    assert "exists already" in opened.bare("schema", "draft", records, "--out", out).error()
+    assert "'label.classes'" in opened.bare("schema", out).error()
+    assert "exists already" in opened.bare("schema", records, "--out", out).error()
     # Drafted terms are refused wherever they are used, before a record is read.
     terms = opened.terms_path
     terms.write_text('run-id = "run-1"\ndataset = "site"\nschema = "surgery.toml"\nrounds = 3\n')
     assert "still to be chosen: 'label.classes'" in opened("plan", "--terms", terms).error()
     out.write_text(CHOSEN)
-    checked = opened.bare("schema", "check", out)
+    checked = opened.bare("schema", out)
     assert checked.code == 0
     assert "3 columns, 4 features; the label 'surgery' is 2 classes" in checked.out
     assert "protected unit: all records of one value of 'patient'" in checked.out

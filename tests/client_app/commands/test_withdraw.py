@@ -30,7 +30,7 @@ def test_no_id_is_printed_or_stored(patients) -> None:
     assert "3 units (2" in result.out and "nothing was released before" in result.out
     shown = [
         patients(*words).out
-        for words in (("withdraw",), ("ledger", "show"), ("report",), ("report", "--json"))
+        for words in (("withdraw",), ("ledger",), ("report",), ("report", "--json"))
     ]
     assert "3 units (2" in shown[0] and "3 units (2" in " ".join(shown[2].split())
     assert sum(json.loads(shown[3])["withdrawn"].values()) == 3

@@ -222,7 +222,7 @@ def test_what_sqlite_says_becomes_a_line_with_a_remedy(said: str, remedy: str) -
 
 
 def test_a_missing_file_is_named_with_its_remedy(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="create it: hdpfl-site ledger init"):
+    with pytest.raises(LedgerError, match="create it: hdpfl-site ledger --init"):
         Chain(tmp_path / "none.sqlite")
     (tmp_path / "file").write_text("")
     with pytest.raises(LedgerError, match="cannot be created"):

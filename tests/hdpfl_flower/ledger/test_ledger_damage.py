@@ -24,7 +24,7 @@ from tests.hdpfl_flower.ledger.releases import (
 
 
 def test_only_create_makes_a_ledger_and_only_once(tmp_path: Path, path: Path) -> None:
-    with pytest.raises(LedgerError, match="ledger init"):
+    with pytest.raises(LedgerError, match="ledger --init"):
         Ledger(tmp_path / "none.sqlite")
     with pytest.raises(LedgerError, match="exists already"):
         Ledger.create(path, 99.0, 1e-5)

@@ -43,7 +43,7 @@ def test_a_run_waits_for_the_operator_and_then_charges_the_sites_ledger(tmp_path
     result = rehearse(tmp_path, profiles)
     assert result.rounds[-1]["accepted"] == ["north", "south"]
     for profile in profiles.values():
-        shown = CliRunner().invoke(app, ["ledger", "show", "--profile", str(profile)])
+        shown = CliRunner().invoke(app, ["ledger", "--profile", str(profile)])
         assert "run-1" in shown.output
     (*_, last) = starts(tmp_path)
     assert last["engine"] == "rehearsal"

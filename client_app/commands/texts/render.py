@@ -1,0 +1,70 @@
+"""Texts of the site's commands: the Jinja templates in this folder."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from client_app.reports.formatting import bar, ceil_digits, floor_digits, per_cent, table
+from hdpfl_flower.system.printable import printable
+
+WIDTH = 84
+"""Characters of a line beside its label; the rest follows on marked lines."""
+
+
+def text_of(template: str, **facts: object) -> str:
+    """Return the text of ``<template>.j2`` without its last line break.
+
+    Filters round numbers up (``up``) or down (``down``), to ``per_cent`` or to four ``digits``;
+    ``quoted`` shows a text of the server, ``columns`` rows as lines, ``labelled`` a long text.
+
+    Guarantees:
+        Each value is shown as :func:`printable` has it, so no text of a server adds a line.
+    """
+    return _templates().get_template(f"{template}.j2").render(**facts).removesuffix("\n")
+
+
+def quoted(text: object) -> str:
+    r"""Return a server's text quoted and escaped, on one line.
+
+    >>> print(quoted("run-1', approved" + chr(10)))
+    'run-1\', approved\n'
+    """
+    return "'" + printable(str(text).replace("\\", "\\\\").replace("'", "\\'")) + "'"
+
+
+@cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=False,  # noqa: S701 - no HTML: a terminal's text, in which finalize escapes
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: printable(str(value)),
+    )
+    environment.filters |= {
+        "up": ceil_digits,
+        "down": floor_digits,
+        "digits": lambda number: f"{number:.4g}",
+        "per_cent": per_cent,
+        "bar": bar,
+        "quoted": quoted,
+        "columns": table,
+        "labelled": _labelled,
+        "filled": lambda text, width: textwrap.wrap(printable(text), width),
+    }
+    return environment
+
+
+def _labelled(text: str, label: str) -> Iterator[str]:
+    """Yield a labelled line; long text follows on marked lines, without loss."""
+    while len(text) > WIDTH:
+        end = text.rfind(" ", 0, WIDTH) + 1 or WIDTH
+        yield f"  {label:<11}{text[:end]}"
+        label, text = "...", text[end:]
+    yield f"  {label:<11}{text}"
