@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from client_app.after_run.final_model import FinalModel
     from client_app.after_run.personal_model import PersonalModel
     from hdpfl_flower.data.schema import Label
-    from hdpfl_flower.measures.clinical import Measured
     from hdpfl_flower.models.task import Task
 
 app = new_app("The final model of the last run.")
@@ -379,6 +378,7 @@ def _on_held_out(site: Profile, model: FinalModel | PersonalModel, task: Task) -
     if site.data is None or site.data.holdout == 0:
         return "no test: 'data.holdout' keeps no record out of training"
     from client_app.worth.own_measures import HELD_OUT, measure_here
+    from client_app.worth.wording import size_of
     from hdpfl_flower.measures.clinical import FEWEST, OF_NUMBERS, WORDS, How
 
     source, schema = site.data.model_copy(update={"subgroups": ()}), model.terms.schema_text
@@ -396,18 +396,14 @@ def _on_held_out(site: Profile, model: FinalModel | PersonalModel, task: Task) -
         return f"no test: {error}"
     names = ("accuracy", "log-loss", *OF_NUMBERS, "concordance")
     measured = ", ".join(
-        f"{WORDS[name]} {found.found[name].value:.3f}" for name in names if name in found.found
+        f"{WORDS[name]} {found.estimates[name].value:.3f}"
+        for name in names
+        if name in found.estimates
     )
     return (
         f"on this site's {size_of(found)} held out of training: {measured}\n"
         "That is for this site alone: ε does not cover it where it is disclosed."
     )
-
-
-def size_of(found: Measured) -> str:
-    """Return the number of records, and of units where it differs."""
-    of_units = f" of {found.units} units" if found.units != found.records else ""
-    return f"{found.records} records{of_units}"
 
 
 def _as_csv(found: _Unlabelled, task: Task, outputs: np.ndarray) -> str:
