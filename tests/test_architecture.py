@@ -34,7 +34,7 @@ hdpfl_flower.measures.concordance:
 hdpfl_flower.models: hdpfl_flower.measures.concordance hdpfl_flower.system hdpfl_flower.work
 hdpfl_flower.monitoring: hdpfl_flower.system
 hdpfl_flower.measures: hdpfl_flower.models hdpfl_flower.measures.concordance
-hdpfl_flower.data: hdpfl_flower.config hdpfl_flower.measures.ranks hdpfl_flower.models
+hdpfl_flower.data: hdpfl_flower.config hdpfl_flower.models
     hdpfl_flower.system hdpfl_flower.work
 hdpfl_flower.scenarios: hdpfl_flower.data hdpfl_flower.linalg hdpfl_flower.models
     hdpfl_flower.system
@@ -65,6 +65,7 @@ client_app.training: hdpfl_flower client_app.site client_app.work
 client_app.work: hdpfl_flower client_app.site client_app.training.dpsgd
 client_app.after_run: hdpfl_flower client_app.site client_app.training client_app.work
 client_app.worth: hdpfl_flower client_app.site client_app.training client_app.after_run
+    client_app.reports
 client_app.approval: client_app.site.app_digest hdpfl_flower.config.toml_text
     hdpfl_flower.system
 client_app.approval.launcher:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from client_app.after_run.final_model import FinalModel
     from client_app.after_run.personal_model import PersonalModel
     from hdpfl_flower.data.schema import Label
-    from hdpfl_flower.measures.clinical import Measured
     from hdpfl_flower.models.task import Task
 
 app = new_app("The final model of the last run.")
@@ -371,6 +370,7 @@ def _on_held_out(site: Profile, model: FinalModel | PersonalModel, task: Task) -
         yield "no test: 'data.holdout' keeps no record out of training"
         return
     from client_app.worth.own_measures import HELD_OUT, measure_here
+    from client_app.worth.wording import size_of
     from hdpfl_flower.measures.clinical import FEWEST, OF_NUMBERS, WORDS, How
 
     source, schema = site.data.model_copy(update={"subgroups": ()}), model.terms.schema_text
@@ -382,15 +382,13 @@ def _on_held_out(site: Profile, model: FinalModel | PersonalModel, task: Task) -
         yield f"no test: {error}"
         return
     names = ("accuracy", "log-loss", *OF_NUMBERS, "concordance")
-    values = (f"{WORDS[n]} {measured.found[n].value:.3f}" for n in names if n in measured.found)
+    values = (
+        f"{WORDS[name]} {measured.estimates[name].value:.3f}"
+        for name in names
+        if name in measured.estimates
+    )
     yield f"on this site's {size_of(measured)} held out of training: {', '.join(values)}"
     yield "That is for this site alone: ε does not cover it where it is disclosed."
-
-
-def size_of(measured: Measured) -> str:
-    """Return the number of records, and of units where it differs."""
-    of_units = f" of {measured.units} units" if measured.units != measured.records else ""
-    return f"{measured.records} records{of_units}"
 
 
 def _as_csv(records: _Unlabelled, task: Task, outputs: np.ndarray) -> str:

@@ -45,7 +45,7 @@ def candidates(site: Profile, model: FinalModel, task: Task) -> list[Candidate]:
     """Return the run's models at the site, the joined one first.
 
     Args:
-        site: the profile, whose [state] folder keeps them.
+        site: the profile; its [state] folder keeps the models.
         model: as :func:`client_app.after_run.stored_models.checked_final_model` returns it.
         task: of the run.
 
@@ -53,20 +53,20 @@ def candidates(site: Profile, model: FinalModel, task: Task) -> list[Candidate]:
         DataError: a file is damaged.
     """
     noisy: Kind = "none" if math.isinf(site.run.epsilon) else "private"
-    terms, found = model.terms, []
+    terms, models = model.terms, []
     if not terms.sent_part:  # else the final model is no whole one
-        found.append(network_candidate(JOINED, noisy, model, task, model.arrays))
+        models.append(network_candidate(JOINED, noisy, model, task, model.arrays))
     if site.state is None:
-        return found
-    own = own_arrays(site.state.path, model) if not terms.sent_part else None
-    if own is not None:
+        return models
+    arrays = own_arrays(site.state.path, model) if not terms.sent_part else None
+    if arrays is not None:
         kind = noisy if kind_of(terms) == "private" else "kept"
-        found.append(network_candidate("personal model (Ditto)", kind, model, task, own))
+        models.append(network_candidate("personal model (Ditto)", kind, model, task, arrays))
     personal = read_personal_model(personal_model_file(site.state.path, terms.run_id))
     if personal is not None:
         kind = noisy if personal.kind == "private" else "kept"
-        found.append(Candidate("personal model", kind, partial(personal.outputs, task)))
-    return found
+        models.append(Candidate("personal model", kind, partial(personal.outputs, task)))
+    return models
 
 
 def network_candidate(

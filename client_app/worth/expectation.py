@@ -1,8 +1,8 @@
 """Expected worth of a site's records alone under (ε, δ): a simulation.
 
 The site trains by DP-SGD at home as the run's plan says, steps, clipping and noise, several times
-with made-up randomness, and never mixes its model with another one's. What a run of many sites
-reaches is more than that where their records help. The result is shown at the site alone: nothing
+with made-up randomness, and never mixes its model with another one's. A run of many sites
+reaches more where their records help. The result is shown at the site alone: nothing
 is released, so nothing is charged, and nothing is written. The noise comes from a known seed and
 gives no protection: shown figures tell something of the records.
 
@@ -19,35 +19,32 @@ import numpy.typing as npt
 
 from client_app.training.dpsgd import train
 from client_app.training.engine_choice import engine_for
-from client_app.worth.candidates import HOME, Outputs
-from client_app.worth.comparison import ModelComparison, compare
-from client_app.worth.home_model import HomeTraining, Tick, folds_of, home_pieces
-from client_app.worth.judgement import (
-    Progress,
-    Question,
-    home_training,
-    measure_for,
-    out_of_fold,
-    scores_of,
-)
-from client_app.worth.scores import Scored, scored
+from client_app.training.trainer import use_threads
+from client_app.worth.candidates import HOME, Predict
+from client_app.worth.comparison import ModelComparison, Question, compare, statistic_of
+from client_app.worth.home_model import HomeTraining, out_of_fold, references
+from client_app.worth.judgement import Progress
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.data.site_data import UnitRecords, read_unit_records
 from hdpfl_flower.errors import DataError, ProfileError, TermsError
-from hdpfl_flower.measures.bootstrap import Floats
+from hdpfl_flower.measures.clinical import Statistic
 from hdpfl_flower.models.evaluation import predict
-from hdpfl_flower.models.networks import flatten, unflatten
-from hdpfl_flower.models.task import Records
+from hdpfl_flower.models.networks import arrays_of, build_model, flatten, size_of, unflatten
+from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import Plan
+from hdpfl_flower.system.devices import pick_device
+from hdpfl_flower.system.paths import available_cores
 
 ALONE = "alone, with this noise"
 """Name of the simulation."""
 SEEDS = 3
 TELLING = 0.98
 """AUROC at home above which a feature is taken for the outcome."""
+_SMALL = 100_000
+"""Parameters below which one thread trains faster than several."""
 
 
 @dataclass(frozen=True)
@@ -55,34 +52,14 @@ class Expectation:
     """Expectation of a site from its own records.
 
     Attributes:
-        found: constant, home model and :data:`ALONE`, whose figures are means over the seeds.
+        comparison: of constant, home model and :data:`ALONE`, a mean over the seeds.
         spread: standard deviation of its deciding measure from seed to seed.
         seeds: their number.
     """
 
-    found: ModelComparison
+    comparison: ModelComparison
     spread: float
     seeds: int
-
-
-@dataclass(frozen=True, repr=False)
-class _Mean(Scored):
-    """Scores of several models as one: each measure is the mean of theirs."""
-
-    models: tuple[Scored, ...] = ()
-
-    @classmethod
-    def of(cls, models: list[Scored]) -> _Mean:
-        first = models[0]
-        by_record = {
-            name: np.mean([one.by_record[name] for one in models], axis=0)
-            for name in first.by_record
-        }
-        return cls(by_record, first.ranks, first.targets, first.concordance, tuple(models))
-
-    def measures(self, weights: Floats) -> dict[str, Floats]:
-        each = [one.measures(weights) for one in self.models]
-        return {name: np.mean([found[name] for found in each], axis=0) for name in each[0]}
 
 
 def expect(
@@ -110,30 +87,36 @@ def expect(
     if site.data is None:
         raise ProfileError("profile: [data] is missing; say where the site's records lie")
     task = task_for(terms)
-    measure = measure_for(task, question.measure)
+    measure = question.measure_for(task)
     every = _trained_on(read_unit_records(site.data, task, terms.schema_text))
     if len(np.unique(every.units)) < 2:
         raise DataError("an expectation needs records of two units at least")
-    home = home_training(site, terms, task, question)
-    with progress("home model", question.folds * home_pieces(home)) as tick:
-        known = out_of_fold(home, every, question.folds, tick)
-    with progress("with noise", question.folds * SEEDS) as tick:
-        noisy = [
-            _simulated(site, terms, plan, home, every, question.folds, seed, tick)
-            for seed in range(question.seed, question.seed + SEEDS)
-        ]
-    models = scores_of(task, known, every.records)
-    alone = [scored(task, outputs, every.records, ALONE) for outputs in noisy]
-    models[ALONE] = ("none", _Mean.of(alone))
-    found = compare(models, every.units, measure, question.confidence, question.seed)
+    home, folds = HomeTraining(terms.model, task, question.seed), question.folds
+    with progress(HOME, folds * home.fits) as tick:
+        models = references(home, every, folds, tick)
+    alone = []
+    with progress("with noise", folds * SEEDS) as tick:
+        for seed in range(question.seed, question.seed + SEEDS):
+
+            def simulate(
+                records: Records, _: npt.NDArray[np.int64], fold: int, seed: int = seed
+            ) -> Predict:
+                tick()
+                name = f"expectation {seed}, fold {fold}"
+                return _run_alone(site, terms, plan, task, records, name, question.seed)
+
+            outputs = out_of_fold(every, folds, question.seed, task.outputs, simulate)
+            alone.append(statistic_of(task, outputs, every.records, ALONE))
+    models[ALONE] = ("none", Statistic.mean(alone, [1 / SEEDS] * SEEDS))
+    comparison = compare(models, every.units, measure, question)
     once = np.ones((1, len(every.units)))
-    spread = float(np.std([one.measures(once)[measure] for one in alone], ddof=1))
-    return Expectation(found, spread, SEEDS)
+    spread = float(np.std([model.only([measure])(once) for model in alone], ddof=1))
+    return Expectation(comparison, spread, SEEDS)
 
 
 def in_words(expectation: Expectation) -> str:
     """Return a sentence on the gain over the constant."""
-    models = {one.name: one for one in expectation.found.models}
+    models = {model.name: model for model in expectation.comparison.models}
     auroc = models[HOME].measures.get("auroc") if HOME in models else None
     if auroc is not None and auroc.value > TELLING:
         return (
@@ -161,39 +144,23 @@ def _trained_on(every: UnitRecords) -> UnitRecords:
     )
 
 
-def _simulated(  # noqa: PLR0913, PLR0917 - one call
-    site: Profile,
-    terms: RunTerms,
-    plan: Plan,
-    home: HomeTraining,
-    every: UnitRecords,
-    folds: int,
-    seed: int,
-    tick: Tick,
-) -> Outputs:
-    """Return out-of-fold outputs of DP-SGD, shape ``(n, outputs)``."""
-    fold, records = folds_of(every.copies, folds, home.seed), every.records
-    outputs = np.empty((len(records), home.task.outputs), np.float32)
-    for number in range(int(fold.max()) + 1):
-        rows, test = np.flatnonzero((fold != number) & every.first), np.flatnonzero(fold == number)
-        end = _run_alone(site, terms, plan, home, records.take(rows), f"{seed}, fold {number}")
-        arrays = unflatten(end, home.layout)
-        outputs[test] = predict(home.spec, home.task, arrays, records.features[test])
-        tick()
-    return outputs
-
-
 def _run_alone(
     site: Profile,
     terms: RunTerms,
     plan: Plan,
-    home: HomeTraining,
+    task: Task,
     records: Records,
     name: str,
-) -> npt.NDArray[np.float32]:
-    """Return the parameters after all rounds of the plan, shape ``(d,)``."""
-    training, theta = site.training, flatten(home.layout)
-    engine = engine_for(home.spec, home.task, training.engine, home.device)
+    seed: int,
+) -> Predict:
+    """Return the model after all rounds of the plan."""
+    training, spec = site.training, terms.model
+    # Small steps are shared out at a loss: threads then wait for one another.
+    small = size_of(spec, task) < _SMALL
+    use_threads(training.torch_threads or (1 if small else available_cores()))
+    layout = arrays_of(build_model(spec, task, seed))
+    theta = flatten(layout)
+    engine = engine_for(spec, task, training.engine, pick_device(training.device))
     for server_round in range(1, plan.rounds + 1):
         theta = theta + train(
             engine,
@@ -202,7 +169,8 @@ def _run_alone(
             plan.round(server_round, terms.clip_norm),
             terms.learning_rate,
             # Of a simulation: reproducible, released nowhere, and shared with no release.
-            ReleaseStreams.simulated(home.seed, f"expectation {name}", server_round, "expect"),
+            ReleaseStreams.simulated(seed, name, server_round, "expect"),
             training.physical_batch,
         )
-    return theta
+    arrays = unflatten(theta, layout)
+    return lambda features: predict(spec, task, arrays, features)

@@ -1,47 +1,58 @@
 """Home model: the best that a site reaches on its own records without noise, never sent.
 
-It is the control of every promise of a federation, so it must be a fair opponent: a penalised
-linear model (``linear_model.py``), or the run's network by plain SGD where that is surely better.
-Rate, epochs and penalty are chosen by cross-validation inside its training records alone: what it
-is tested on takes no part in that choice, so that its figures are not too good.
+It is the control of every promise of a federation, so it must be a fair opponent. scikit-learn
+fits penalised logistic regression, ridge regression for numbers, and for survival the logistic
+regression of the event on features and interval, a row for each interval at risk (Singer and
+Willett, J. Educ. Stat. 1993). If the run's model is not linear, a network with hidden layers is
+tried beside it.
+
+The usual penalty is kept unless cross-validation finds another model better by more than two
+standard errors of the difference: a choice on few records then jumps from fold to fold no more
+than its gain is certain. The choice is made inside the training records alone, so that test
+records take no part in it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from client_app.training.plain_sgd import LocalJob, Network, Vector, network_for, shuffled_batches
-from client_app.worth.linear_model import (
-    STRENGTHS,
-    Predict,
-    better_than_first,
-    fit_linear,
-    has_linear,
-    linear_losses,
-)
+from client_app.worth.candidates import CONSTANT, HOME, Kind, Outputs, Predict, constant
+from client_app.worth.comparison import statistic_of
+from hdpfl_flower.data.site_data import UnitRecords
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.models.evaluation import measures, predict
-from hdpfl_flower.models.networks import Arrays, arrays_of, build_model, flatten, unflatten
+from hdpfl_flower.measures.clinical import Statistic
+from hdpfl_flower.models.constant import constant_outputs
+from hdpfl_flower.models.evaluation import measures
 from hdpfl_flower.models.task import Records, Task
-from hdpfl_flower.privacy.noise import ReleaseStreams
 
-RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
-"""Learning rates that are tried beside the run's own."""
+STRENGTHS = (1.0, 0.01, 0.1, 10.0, 100.0)
+"""Candidate C of a linear model, the usual one first."""
+NETWORK_STRENGTHS = (1.0, 0.1, 10.0)
+"""Candidate 1/α of a network."""
+WIDTH = 64
+"""Hidden units where the run's model names none."""
+SURE = 2.0
 INNER_FOLDS = 5
 ENOUGH = 1000
 """Records on which a choice is tested; further inner folds would make it no better."""
-MOST_EPOCHS = 64
-_PATIENCE = 2
-"""Tests without a better loss, each after twice the epochs of the one before, that end a rate."""
+_MOST_STEPS = 2000
+_SMALL = 1_000_000
+"""Numbers of all records below which one thread fits faster than several."""
+_TINY = 1e-12
+"""Least predicted probability of a class."""
 
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
 Tick = Callable[[], None]
-"""Called after each piece of work of :func:`pieces`."""
+"""Called after each fit, to show progress."""
+Train = Callable[[Records, Rows, int], Predict]
+"""Records, the group of each and the number of the fold → the model's outputs."""
 
 
 @dataclass(frozen=True)
@@ -51,42 +62,46 @@ class HomeTraining:
     Attributes:
         spec: the run's model.
         task: of the run.
-        device: a torch device.
-        batch_size: rows of a step.
-        rates: learning rates to choose from, at least one.
-        most_epochs: of a training.
-        seed: of the first parameters, the order of the records and the folds.
+        seed: of the folds, and of a network's first weights.
     """
 
     spec: str
     task: Task
-    device: str
-    batch_size: int
-    rates: tuple[float, ...]
-    most_epochs: int
     seed: int
 
     @property
-    def is_linear(self) -> bool:
-        """Whether the run's own model is the linear one."""
-        return self.spec == "logreg" and not self.task.intervals
+    def estimators(self) -> list[Any]:
+        """scikit-learn estimators to choose from, the usual one first."""
+        from sklearn.linear_model import LogisticRegression, Ridge
+        from sklearn.neural_network import MLPClassifier, MLPRegressor
+
+        numbers = self.task.loss == "squared"
+        linear: list[Any] = [
+            Ridge(alpha=1 / c) if numbers else LogisticRegression(C=c, max_iter=_MOST_STEPS)
+            for c in STRENGTHS
+        ]
+        if self.spec == "logreg":
+            return linear
+        network, (kind, *widths) = MLPRegressor if numbers else MLPClassifier, self.spec.split(":")
+        layers = tuple(map(int, widths)) if kind == "mlp" and widths else (WIDTH,)
+        return linear + [
+            network(
+                hidden_layer_sizes=layers,
+                solver="lbfgs",
+                alpha=1 / c,
+                max_iter=200,
+                random_state=self.seed,
+            )
+            for c in NETWORK_STRENGTHS
+        ]
 
     @property
-    def layout(self) -> Arrays:
-        """The parameters that every training starts from."""
-        return arrays_of(build_model(self.spec, self.task, self.seed))
+    def fits(self) -> int:
+        """Ticks of one :func:`home_predictor`, at most."""
+        return INNER_FOLDS * len(self.estimators) + 1
 
 
-def rates_beside(rate: float) -> tuple[float, ...]:
-    """Return the candidate rates, the run's own among them.
-
-    >>> rates_beside(0.05)
-    (0.01, 0.03, 0.05, 0.1, 0.3, 1.0)
-    """
-    return tuple(sorted({*RATES, rate}))
-
-
-def folds_of(groups: npt.NDArray[np.int64], folds: int, seed: int) -> npt.NDArray[np.int64]:
+def folds_of(groups: Rows, folds: int, seed: int) -> Rows:
     """Return the fold of each record, 0 to ``folds`` - 1, shape ``(n,)``; no group is split.
 
     Args:
@@ -96,173 +111,193 @@ def folds_of(groups: npt.NDArray[np.int64], folds: int, seed: int) -> npt.NDArra
     """
     members, number = np.unique(groups, return_inverse=True)
     place = np.random.default_rng(seed).permutation(len(members))
-    fold: npt.NDArray[np.int64] = (place % max(1, min(folds, len(members))))[number]
+    fold: Rows = (place % max(1, min(folds, len(members))))[number]
     return fold
 
 
-def pieces(home: HomeTraining) -> int:
-    """Return the number of ticks of one :func:`train_at_home`, at most."""
-    return INNER_FOLDS * len(home.rates) + 1
+def out_of_fold(every: UnitRecords, folds: int, seed: int, outputs: int, train: Train) -> Outputs:
+    """Return out-of-fold predictions of all records, shape ``(n, outputs)``.
 
+    Args:
+        every: the records; one of each unit is trained on, and all are predicted.
+        folds: 2 or more; a unit, and records of the same content, lie in one fold.
+        seed: of the folds.
+        outputs: of a model for a record.
+        train: called once a fold.
 
-def home_pieces(home: HomeTraining) -> int:
-    """Return the number of ticks of one :func:`home_predictor`, at most."""
-    linear = 0 if home.task.intervals else INNER_FOLDS * len(STRENGTHS)
-    return linear + (0 if home.is_linear else pieces(home))
-
-
-def home_predictor(
-    home: HomeTraining, records: Records, groups: npt.NDArray[np.int64], tick: Tick
-) -> Predict:
-    """Return the predictor of the home model; arguments and errors as :func:`train_at_home`.
-
-    Linear, unless the run's model is another one whose loss in the same inner folds is surely
-    lower (``better_than_first``).
+    Raises:
+        DataError: there are fewer units than two.
     """
-
-    def network(arrays: Arrays) -> Predict:
-        return lambda features: predict(home.spec, home.task, arrays, features)
-
-    if not len(records) or not has_linear(home.task, records):
-        return network(train_at_home(home, records, groups, tick))
-    folds = _inner_folds(home, groups)
-    strength, losses = linear_losses(home.task, records, folds, tick) if folds else (
-        STRENGTHS[0], np.zeros(0)
-    )  # fmt: skip
-    if not np.isfinite(losses).all():
-        return network(train_at_home(home, records, groups, tick))
-    linear = fit_linear(home.task, records, strength)
-    if home.is_linear or not folds:
-        return linear
-    choice = _choice(home, records, groups, tick)
-    sizes = np.array([len(test) for _, test in folds], np.float64)
-    if not better_than_first(np.stack([losses, choice.losses]), sizes):
-        return linear
-    return network(_trained(home, records, choice, tick))
+    records, fold = every.records, folds_of(every.copies, folds, seed)
+    if not len(fold) or fold.max() == 0:
+        raise DataError("cross-validation needs records of two units at least")
+    predicted = np.empty((len(records), outputs), np.float32)
+    for number in range(int(fold.max()) + 1):
+        rows, test = np.flatnonzero((fold != number) & every.first), np.flatnonzero(fold == number)
+        predict = train(records.take(rows), every.copies[rows], number)
+        predicted[test] = predict(records.features[test])
+    return predicted
 
 
-def train_at_home(
-    home: HomeTraining, records: Records, groups: npt.NDArray[np.int64], tick: Tick
-) -> Arrays:
-    """Return the home model: rate and epochs chosen, trained on ``records``.
+def references(
+    home: HomeTraining, every: UnitRecords, folds: int, tick: Tick
+) -> dict[str, tuple[Kind, Statistic]]:
+    """Return constant and home model for a comparison, predicted by :func:`out_of_fold`.
+
+    Its arguments and errors; ``tick`` is called ``folds · home.fits`` times at most.
+    """
+    trained: dict[str, Train] = {
+        CONSTANT: lambda records, *_: constant(home.task, records.targets).predict,
+        HOME: lambda records, groups, _: home_predictor(home, records, groups, tick),
+    }
+    return {
+        name: ("none", statistic_of(home.task, outputs, every.records, name))
+        for name, train in trained.items()
+        for outputs in [out_of_fold(every, folds, home.seed, home.task.outputs, train)]
+    }
+
+
+def home_predictor(home: HomeTraining, records: Records, groups: Rows, tick: Tick) -> Predict:
+    """Return the predictor of the home model: chosen, then fitted to all ``records``.
 
     Args:
         home: how.
         records: to train on.
         groups: of each record, shape ``(n,)``; a choice is never tested on a group it trained on.
-        tick: called :func:`pieces` times at most.
+        tick: called ``home.fits`` times at most.
 
     Raises:
-        DataError: there is no record, or no rate ends in finite numbers.
+        DataError: there is no record.
     """
     if not len(records):
         raise DataError("no record is left to train the site's own model on; see 'profile check'")
-    return _trained(home, records, _choice(home, records, groups, tick), tick)
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """Rate and epochs, and their loss in each inner fold."""
-
-    rate: float
-    epochs: int
-    losses: npt.NDArray[np.float64]
-
-
-def _trained(home: HomeTraining, records: Records, choice: _Choice, tick: Tick) -> Arrays:
-    run = _Training(home, records, choice.rate)
-    run.up_to(choice.epochs)
+    estimators, folds = home.estimators, _inner_folds(groups, home.seed)
+    losses = np.zeros((len(estimators), len(folds)))
+    for column, (inner, test) in enumerate(folds):
+        tested = records.take(test)
+        for row, estimator in enumerate(estimators):
+            outputs = fit(home.task, estimator, records.take(inner))(tested.features)
+            losses[row, column] = measures(home.task, outputs, tested.targets)["loss"]
+            tick()
+    best = better_than_first(losses, np.array([len(test) for _, test in folds], np.float64))
     tick()
-    return run.arrays
+    return fit(home.task, estimators[best], records)
 
 
-def _inner_folds(
-    home: HomeTraining, groups: npt.NDArray[np.int64]
-) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+def _inner_folds(groups: Rows, seed: int) -> list[tuple[Rows, Rows]]:
     """Return the rows to train and to test on of each inner fold; none for one group."""
-    fold, found, tested = folds_of(groups, INNER_FOLDS, home.seed), [], 0
-    for number in range(int(fold.max()) + 1 if len(fold) and fold.max() else 0):
+    fold, folds, tested = folds_of(groups, INNER_FOLDS, seed), [], 0
+    for number in range(int(fold.max()) + 1 if fold.max() else 0):
         if tested >= ENOUGH:
             break
         test = np.flatnonzero(fold == number)
-        found.append((np.flatnonzero(fold != number), test))
+        folds.append((np.flatnonzero(fold != number), test))
         tested += len(test)
-    return found
+    return folds
 
 
-def _choice(
-    home: HomeTraining, records: Records, groups: npt.NDArray[np.int64], tick: Tick
-) -> _Choice:
-    """Return the rate and epochs of the least out-of-sample loss."""
-    folds, stops = _inner_folds(home, groups), _stops(home.most_epochs)
-    if not folds:  # one group: nothing to test a choice on
-        return _Choice(home.rates[len(home.rates) // 2], stops[len(stops) // 2], np.zeros(0))
-    losses = np.empty((len(folds), len(home.rates), len(stops)))
-    for place, (rows, held) in enumerate(folds):
-        inner, test = records.take(rows), records.take(held)
-        for row, rate in enumerate(home.rates):
-            losses[place, row] = _losses(home, inner, test, rate, stops)
-            tick()
-    total = np.tensordot(np.array([float(len(held)) for _, held in folds]), losses, 1)
-    best = int(np.argmin(total))
-    if not math.isfinite(total.flat[best]):
-        raise DataError(
-            "the site's own model diverges at every learning rate; lower the run's 'learning-rate'"
-        )
-    row, stop = divmod(best, len(stops))
-    return _Choice(home.rates[row], stops[stop], losses[:, row, stop])
+def better_than_first(losses: Floats, sizes: Floats) -> int:
+    """Return the candidate that surely beats the first one; else 0.
 
+    Args:
+        losses: of each candidate in each fold, shape ``(k, folds)``.
+        sizes: records of each fold.
 
-def _losses(
-    home: HomeTraining, records: Records, test: Records, rate: float, stops: Sequence[int]
-) -> list[float]:
-    """Return the mean loss on ``test`` after each number of epochs; infinite once given up."""
-    run, found = _Training(home, records, rate), [math.inf] * len(stops)
-    for place, epochs in enumerate(stops):
-        run.up_to(epochs)
-        outputs = predict(home.spec, home.task, run.arrays, test.features)
-        loss = measures(home.task, outputs, test.targets)["loss"]
-        if not math.isfinite(loss):
-            break
-        found[place] = loss
-        if place - int(np.argmin(found)) >= _PATIENCE:
-            break
-    return found
+    Returns:
+        That of the least mean loss, if the first one's is ``SURE`` standard errors above it.
 
-
-def _stops(most: int) -> list[int]:
-    """Return the numbers of epochs that are tested.
-
-    >>> _stops(10)
-    [1, 2, 4, 8, 10]
+    >>> better_than_first(np.array([[1.0, 1.1, 1.2], [0.9, 1.2, 1.0]]), np.ones(3))
+    0
+    >>> better_than_first(np.array([[1.0, 1.1, 1.2], [0.8, 0.9, 1.05]]), np.ones(3))
+    1
     """
-    return [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
+    if not len(sizes):
+        return 0
+    shares = sizes / sizes.sum()
+    means = np.where(np.isfinite(losses), losses, np.inf) @ shares
+    best = int(np.argmin(means))
+    if best == 0 or not np.isfinite(means[0]):
+        return best
+    if len(sizes) < 2:
+        return 0
+    gains = losses[0] - losses[best]
+    error = np.sqrt(shares @ (gains - shares @ gains) ** 2 / (len(sizes) - 1))
+    return best if shares @ gains > SURE * error else 0
 
 
-class _Training:
-    """Plain SGD with tests on its way, seeded."""
+def fit(task: Task, estimator: Any, records: Records) -> Predict:
+    """Return the predictor of ``estimator``, fitted to ``records``.
 
-    def __init__(self, home: HomeTraining, records: Records, rate: float) -> None:
-        self._home, self._records, self._rate = home, records, rate
-        self._like, self._done = home.layout, 0
-        self._theta: Vector = flatten(self._like)
-        self._order = ReleaseStreams.simulated(home.seed, "home", 0, "worth").sampling
+    Args:
+        task: of the records.
+        estimator: of scikit-learn; left as it is.
+        records: at least one.
+    """
+    x, targets, number = _flat(records.features), records.targets, task.intervals
+    if task.classes:
+        classify = _classifier(task, estimator, x, targets.astype(np.int64))
+        return lambda features: classify(_flat(features))
+    if not number:
+        model = _fitted(estimator, x, targets.astype(np.float64))
+        return lambda features: model.predict(_flat(features))[:, None].astype(np.float32)
+    last, event = targets.astype(np.int64) // 2, targets % 2 == 1
+    rows, intervals = np.nonzero(np.arange(number) <= last[:, None])
+    happens = (event[rows] & (intervals == last[rows])).astype(np.int64)
+    at_risk = _at_risk(x[rows], intervals, number)
+    hazard = _classifier(Task.classification((at_risk.shape[1],), 2), estimator, at_risk, happens)
 
-    def up_to(self, epochs: int) -> None:
-        """Train until ``epochs`` are done."""
-        home = self._home
-        batches = shuffled_batches(
-            len(self._records), home.batch_size, epochs - self._done, 0, self._order
-        )
-        network: Network = network_for(home.spec, home.task, home.device)
-        # Torch's own generator is for dropout alone.
-        with torch.random.fork_rng():
-            torch.manual_seed(home.seed + self._done)
-            job = LocalJob(self._theta, self._records, tuple(batches))
-            self._theta = network.train(job, self._rate)
-        self._done = epochs
+    def predict(features: npt.NDArray[np.float32]) -> Outputs:
+        flat, ones = _flat(features), np.ones(len(features), np.int64)
+        return np.hstack([hazard(_at_risk(flat, k * ones, number)) for k in range(number)])
 
-    @property
-    def arrays(self) -> Arrays:
-        """The parameters so far."""
-        return unflatten(self._theta, self._like)
+    return predict
+
+
+def _at_risk(x: Floats, intervals: npt.NDArray[np.int64], number: int) -> Any:
+    """Return sparse features, for all intervals and for each of them, with its baseline."""
+    from scipy.sparse import csr_matrix, hstack
+
+    width = x.shape[1] + 1
+    values, starts = np.hstack([x, np.ones((len(x), 1))]), width * np.arange(len(x) + 1)
+    columns = (width * intervals[:, None] + np.arange(width)).ravel()
+    of_interval = csr_matrix((values.ravel(), columns, starts), (len(x), width * number))
+    return hstack([csr_matrix(x), of_interval], format="csr")
+
+
+def _classifier(
+    task: Task, estimator: Any, x: Any, targets: npt.NDArray[np.int64]
+) -> Callable[[Any], Outputs]:
+    """Return the fitted logits of the classes; an absent class keeps the constant's share."""
+    present, rest = np.unique(targets), constant_outputs(task, targets)
+    if len(present) < 2:
+        return lambda x: np.tile(rest, (x.shape[0], 1))
+    weights = np.array(task.class_weights)[targets] if task.class_weights else None
+    model = _fitted(estimator, x, targets, weights)
+
+    def classify(x: Any) -> Outputs:
+        logits = np.log(np.clip(model.predict_proba(x), _TINY, 1))
+        if task.outputs == 1:
+            logits = logits[:, 1:] - logits[:, :1]
+            return np.asarray(logits, np.float32)
+        outputs = np.tile(rest, (len(logits), 1))
+        outputs[:, present] = logits + np.logaddexp.reduce(rest[present])
+        return outputs
+
+    return classify
+
+
+def _fitted(estimator: Any, x: Any, targets: npt.NDArray[Any], weights: Any = None) -> Any:
+    from sklearn import clone
+    from threadpoolctl import threadpool_limits
+
+    more = {} if weights is None else {"sample_weight": weights}
+    # Small products are shared out at a loss: threads then wait for one another.
+    threads = threadpool_limits(1 if x.size < _SMALL else None)
+    with threads, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a solver that stops near the optimum
+        return clone(estimator).fit(x, targets, **more)
+
+
+def _flat(features: npt.NDArray[np.floating]) -> Floats:
+    flat: Floats = features.reshape(len(features), -1).astype(np.float64)
+    return flat

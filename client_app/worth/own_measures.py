@@ -49,7 +49,7 @@ class OwnMeasures:
             "which": self.which,
             **self.whole.facts(),
             "subgroups": {
-                column: {group: one.facts() for group, one in groups.items()}
+                column: {group: measured.facts() for group, measured in groups.items()}
                 for column, groups in self.groups.items()
             },
             "subgroup-minimum": self.minimum,
@@ -109,11 +109,9 @@ def measure_here(
     every = read_unit_records(source, task, schema_text)
     rows = np.flatnonzero(every.held_out) if which == HELD_OUT else np.arange(len(every.units))
     if not len(rows):
-        raise DataError(
-            "no record is left to measure on: "
-            + ("'data.holdout' keeps none of these out; raise it" if which == HELD_OUT
-               else "none of the table has a known label")
-        )  # fmt: skip
+        held_out = "'data.holdout' keeps none of these out; raise it"
+        why = held_out if which == HELD_OUT else "none of the table has a known label"
+        raise DataError(f"no record is left to measure on: {why}")
     records, units = every.records.take(rows), every.units[rows]
     outputs, targets = predict(records.features), records.targets
     label = Schema.load(schema_text).label if schema_text else None

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from client_app.worth.comparison import REFERENCES, ModelComparison
+from client_app.worth.comparison import REFERENCES, Judged, ModelComparison
 from hdpfl_flower.measures.bootstrap import Estimate
 from hdpfl_flower.system.extras import extra
 from hdpfl_flower.system.printable import printable
@@ -25,51 +25,43 @@ def check_pictures() -> None:
         import matplotlib.figure  # noqa: F401
 
 
-def draw(found: ModelComparison, title: str) -> bytes:
-    """Return a PNG: the deciding measure of each model, and its gains over the two references.
-
-    Args:
-        found: what is drawn.
-        title: of the picture.
-    """
+def draw(comparison: ModelComparison, title: str) -> bytes:
+    """Return a PNG: the deciding measure of each model, and its gains over the two references."""
     with extra("plots", "a picture"):
         from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12.5, 1.8 + 0.45 * len(found.models)), layout="constrained")
+    models, measure = comparison.models, comparison.measure
+    figure = Figure(figsize=(12.5, 1.8 + 0.45 * len(models)), layout="constrained")
     figure.suptitle(printable(title), fontsize=12, parse_math=False)
-    axes = figure.subplots(1, 3, sharey=True)
-    percent = f"{100 * found.confidence:g} %"
-    panels: list[tuple[str, Sequence[Estimate | None]]] = [
-        (f"{found.measure}\n({percent} interval of each)",
-         [one.measures[found.measure] for one in found.models]),
-        *((f"gain over the {reference} in {found.measure}\n({percent} of all at once)",
-           [one.gains.get(reference) for one in found.models]) for reference in REFERENCES),
-    ]  # fmt: skip
-    for each, (label, values) in zip(axes, panels, strict=True):
-        _panel(each, label, values, [_COLORS[one.kind] for one in found.models])
-    for each in axes[1:]:
-        each.axvline(0, color="0.6", linewidth=1)
-    axes[0].set_yticks(
-        range(len(found.models)), [_label(one.name, one.kind) for one in found.models]
-    )
-    axes[0].invert_yaxis()
+    panels = figure.subplots(1, 3, sharey=True)
+    percent = f"{100 * comparison.confidence:g} %"
+    titles = [f"{measure}\n({percent} interval of each)"]
+    titles += [
+        f"gain over the {name} in {measure}\n({percent} of all at once)" for name in REFERENCES
+    ]
+    columns: list[list[Estimate | None]] = [[model.measures[measure] for model in models]]
+    columns += [[model.gains.get(name) for model in models] for name in REFERENCES]
+    for panel, text, estimates in zip(panels, titles, columns, strict=True):
+        _draw(panel, estimates, [_COLORS[model.kind] for model in models])
+        panel.set_title(text, fontsize=10)
+    for panel in panels[1:]:
+        panel.axvline(0, color="0.6", linewidth=1)
+    panels[0].set_yticks(range(len(models)), [_label(model) for model in models])
+    panels[0].invert_yaxis()
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=130)
     return picture.getvalue()
 
 
-def _panel(
-    axes: Axes, label: str, values: Sequence[Estimate | None], colors: Sequence[str]
-) -> None:
-    for place, (value, color) in enumerate(zip(values, colors, strict=True)):
-        if value is None or not math.isfinite(value.value):
+def _draw(panel: Axes, estimates: Sequence[Estimate | None], colors: Sequence[str]) -> None:
+    for place, (estimate, color) in enumerate(zip(estimates, colors, strict=True)):
+        if estimate is None or not math.isfinite(estimate.value):
             continue
-        axes.plot(value.value, place, "o", color=color)
-        if math.isfinite(value.low) and math.isfinite(value.high):
-            axes.plot([value.low, value.high], [place, place], color=color)
-    axes.set_title(label, fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
+        panel.plot(estimate.value, place, "o", color=color)
+        if math.isfinite(estimate.low) and math.isfinite(estimate.high):
+            panel.plot([estimate.low, estimate.high], [place, place], color=color)
+    panel.spines[["top", "right"]].set_visible(False)
 
 
-def _label(name: str, kind: str) -> str:
-    return name if kind == "none" else f"{name} ({kind})"
+def _label(model: Judged) -> str:
+    return model.name if model.kind == "none" else f"{model.name} ({model.kind})"

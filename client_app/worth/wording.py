@@ -1,83 +1,184 @@
-"""A comparison as JSON and as a table's rows."""
+"""Words and tables of ``worth`` and ``evaluate`` on a terminal."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-from client_app.worth.comparison import REFERENCES, Judged, ModelComparison
+from jinja2 import Environment, StrictUndefined
+
+from client_app.reports.formatting import table
+from client_app.worth.comparison import REFERENCES, ModelComparison
+from client_app.worth.own_measures import EVERY, HELD_OUT, OwnMeasures
 from hdpfl_flower.measures.bootstrap import Estimate
+from hdpfl_flower.measures.clinical import WORDS, Measured
+from hdpfl_flower.system.printable import printable
 
-READING = """\
+_TEXT = """\
+{% if page == "held out" %}
+run '{{ run }}', on this site's {{ models | size }} held out of training (gains in \
+{{ models.measure }}, {{ models.confidence | percent }} for all of them at once):
+{% for line in models | rows | columns %}
+{{ line }}
+{% endfor %}
+
+should we join? {{ models.verdict }}
+
+{% if plot %}
+wrote {{ plot }}
+
+{% endif %}
+{% elif page == "at home" %}
+{% if models %}
+home training, {{ folds }}-fold cross-validated over all of this site's {{ models | size }}
+(the run's models were trained on most of these, so they are not in it; its gain has an interval \
+of {{ models.confidence | percent }}):
+{% for line in models | rows | columns %}
+{{ line }}
+{% endfor %}
+
+{% endif %}
 How to read it: a gain is by how much a model is better than another on the same records, with an
 interval for other records of this site (the units resampled 10,000 times). "Worth it": better
 than both the home model and the constant; "not worth it": worse than one of them; else the
 interval holds 0, and so few records cannot tell. All gains of the first table lie in their
 intervals at once with the confidence named, so that the best model may be chosen by them. An
 interval that is narrow around 0 says that joining changes little. These figures are of this
-site's records without noise: no ε covers them where they are disclosed."""
+site's records without noise: no ε covers them where they are disclosed.
+{% elif page == "expected" %}
+what to expect, {{ folds }}-fold cross-validated over this site's {{ models | size }} for training \
+(gains {{ models.confidence | percent }}, all at once):
+{% for line in models | rows(false) | columns %}
+{{ line }}
+{% endfor %}
+{{ conclusion }} (means of {{ seeds }} simulations, {{ models.measure }} ± {{ spread }} from one \
+to another)
+How to read it: each figure is of records that the model was not trained on. The home model has no
+noise and is never sent: joining must beat it. With the plan's noise, and no other site, the records
+reach the last row; what other sites add comes on top. Nothing was charged or written. These figures
+are of this site's records: no ε covers them where they are disclosed.
+{% elif page == "measured" %}
+run '{{ run }}', on this site's {{ models.whole | size }} {{ which }}, with \
+{{ models.whole.level | percent }} intervals:
+{% for line in models.whole | measures | columns %}
+{{ line }}
+{% endfor %}
+{% for column, groups in models.groups.items() %}
+
+by {{ column }}{% if models.small[column] %}; {{ models.small[column] }} with fewer than \
+{{ models.minimum }} units not shown{% endif %}:
+{% if groups %}
+{% for line in groups | groups | columns %}
+{{ line }}
+{% endfor %}
+{% endif %}
+{% endfor %}
+{% for name, why in models.whole.missing.items() %}
+no {{ name | word(models.whole) }}: {{ why }}
+{% endfor %}
+
+These figures are of this site's records without noise: no ε covers them where shown.
+{% endif %}
+"""
 
 
-def facts(found: ModelComparison) -> dict[str, Any]:
-    """Return a comparison for JSON, null for no limit or value."""
-    return {
-        "records": found.records,
-        "units": found.units,
-        "measure": found.measure,
-        "confidence": found.confidence,
-        "models": [_model(one) for one in found.models],
+def words(page: str, models: ModelComparison | OwnMeasures | None, **facts: object) -> str:
+    """Return a page as lines of text; texts of a server's cannot end a line.
+
+    Args:
+        page: ``held out``, ``at home``, ``expected`` or ``measured``.
+        models: the figures; None: home training was not asked for.
+        facts: the other texts and numbers of the page.
+    """
+    # Text for a terminal, no markup: characters that are not printable are spelled out.
+    pages = Environment(  # noqa: S701
+        trim_blocks=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: printable(value) if isinstance(value, str) else value,
+    )
+    pages.filters |= {
+        "columns": lambda rows: table([*rows]),
+        "size": size_of,
+        "percent": lambda level: f"{100 * level:g} %",
+        "rows": comparison_rows,
+        "measures": _measure_rows,
+        "groups": _group_rows,
+        "word": _word,
     }
+    return pages.from_string(_TEXT).render(page=page, models=models, **facts).removesuffix("\n")
 
 
-def rows(found: ModelComparison, *, verdicts: bool = True) -> Iterator[tuple[str, ...]]:
-    """Yield a header, then a row a model; its verdict last, where there are ``verdicts``."""
-    names = [*found.models[0].measures]
-    against = [each for each in REFERENCES if any(each in one.gains for one in found.models)]
-    judged = verdicts and any(one.verdict for one in found.models)
-    header = ("model", "kind", *names, *(f"gain over {each}" for each in against))
-    yield (*header, "verdict") if judged else header
-    for one in found.models:
-        row = (
-            one.name,
-            "-" if one.kind == "none" else one.kind,
-            *(_number(one.measures[name].value) for name in names),
-            *(_interval(one.gains.get(each)) for each in against),
+def comparison_rows(
+    comparison: ModelComparison, verdicts: bool = True
+) -> Iterator[tuple[str, ...]]:
+    """Yield a header, then a row for each model; its verdict last, where there are ``verdicts``."""
+    models = comparison.models
+    against = [name for name in REFERENCES if any(name in model.gains for model in models)]
+    is_judged = verdicts and any(model.verdict for model in models)
+    verdict = ("verdict",) if is_judged else ()
+    yield "model", "kind", *models[0].measures, *(f"gain over {name}" for name in against), *verdict
+    for model in models:
+        yield (
+            model.name,
+            "-" if model.kind == "none" else model.kind,
+            *(_number(estimate.value) for estimate in model.measures.values()),
+            *(_gain(model.gains.get(name)) for name in against),
+            *([model.verdict or "-"] if is_judged else []),
         )
-        yield (*row, one.verdict or "-") if judged else row
 
 
-def on_which(found: ModelComparison) -> str:
+def size_of(measured: Measured | ModelComparison) -> str:
     """Return the number of records and, where it differs, of units.
 
-    >>> on_which(ModelComparison("accuracy", 0.95, 40, 12, []))
+    >>> size_of(ModelComparison("accuracy", 0.95, 40, 12, []))
     '40 records of 12 units'
     """
-    of_units = f" of {found.units} units" if found.units != found.records else ""
-    return f"{found.records} records{of_units}"
+    of_units = f" of {measured.units} units" if measured.units != measured.records else ""
+    return f"{measured.records} records{of_units}"
 
 
-def _model(one: Judged) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "kind": one.kind,
-        "measures": {name: _estimate(each) for name, each in one.measures.items()},
-        "gains": {name: _estimate(each) for name, each in one.gains.items()},
-        **({"verdict": one.verdict} if one.verdict else {}),
-    }
+def which_records(measures: OwnMeasures) -> str:
+    """Return the choice of records in words."""
+    where = {HELD_OUT: "held out of training", EVERY: "(those of training too)"}
+    return where.get(measures.which, "of another table")
 
 
-def _estimate(one: Estimate) -> dict[str, float | None]:
-    ends = {"value": one.value, "low": one.low, "high": one.high}
-    return {name: value if math.isfinite(value) else None for name, value in ends.items()}
+def _measure_rows(measured: Measured) -> Iterator[tuple[str, ...]]:
+    yield "measure", "value", "interval"
+    for name, estimate in measured.estimates.items():
+        yield _word(name, measured), f"{estimate.value:.3f}", _ends(estimate, ".3f")
+
+
+def _group_rows(groups: Mapping[str, Measured]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each measure, a column for each group."""
+    yield "measure", *(f"{group} ({size_of(measured)})" for group, measured in groups.items())
+    columns = [measured.estimates for measured in groups.values()]
+    for name in dict.fromkeys(name for estimates in columns for name in estimates):
+        cells = (estimates.get(name) for estimates in columns)
+        yield (
+            _word(name, next(iter(groups.values()))),
+            *(
+                f"{estimate.value:.3f} {_ends(estimate, '.3f')}" if estimate else "–"
+                for estimate in cells
+            ),
+        )
+
+
+def _word(name: str, measured: Measured) -> str:
+    is_threshold = name == "sensitivity"
+    return WORDS[name] + (
+        f" at {100 * measured.specificity:g} % specificity" if is_threshold else ""
+    )
 
 
 def _number(value: float) -> str:
     return f"{value:.4f}" if math.isfinite(value) else "-"
 
 
-def _interval(one: Estimate | None) -> str:
-    if one is None:
-        return "-"
-    ends = (f"{end:+.3f}" if math.isfinite(end) else "?" for end in (one.low, one.high))
-    return f"{one.value:+.3f} [{', '.join(ends)}]"
+def _gain(estimate: Estimate | None) -> str:
+    return "-" if estimate is None else f"{estimate.value:+.3f} {_ends(estimate, '+.3f')}"
+
+
+def _ends(estimate: Estimate, form: str) -> str:
+    ends = (estimate.low, estimate.high)
+    return f"[{', '.join(f'{end:{form}}' if math.isfinite(end) else '?' for end in ends)}]"

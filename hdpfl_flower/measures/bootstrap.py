@@ -41,6 +41,11 @@ class Estimate:
     low: float
     high: float
 
+    def facts(self) -> dict[str, float | None]:
+        """Return value and ends for JSON; null where they are not finite."""
+        ends = {"value": self.value, "low": self.low, "high": self.high}
+        return {name: end if math.isfinite(end) else None for name, end in ends.items()}
+
     @property
     def above(self) -> bool:
         """Whether the interval lies above 0."""
@@ -82,15 +87,15 @@ def interval(value: float, draws: Floats, units: int, level: float) -> Estimate:
         value: of the records as they are.
         draws: of the resamples, shape ``(draws,)``; NaN are left out.
         units: their number; fewer than 2 give infinite ends.
-        level: such as 0.95.
+        level: between 0 and 1.
     """
-    known = draws[np.isfinite(draws)]
-    if units < 2 or not len(known) or not math.isfinite(value):
+    finite = draws[np.isfinite(draws)]
+    if units < 2 or not len(finite) or not math.isfinite(value):
         return Estimate(value, -math.inf, math.inf)
     # The quantile of t, stretched by the bootstrap's missing √(n / (n − 1)), as a normal tail.
     reach = math.sqrt(units / (units - 1)) * stdtrit(units - 1, (1 - level) / 2)
     tail = float(ndtr(reach))
-    low, high = np.quantile(known, [tail, 1 - tail])
+    low, high = np.quantile(finite, [tail, 1 - tail])
     return Estimate(value, float(low), float(high))
 
 
@@ -111,7 +116,7 @@ def paired(
         gains: of each record, shape ``(n,)``: above 0 where the first model is better.
         units: the unit of each record, shape ``(n,)``.
         draws: the mean gain on the resamples, shape ``(draws,)``.
-        level: such as 0.95.
+        level: between 0 and 1.
         seed: of the flips.
         largest: the largest possible gain, if different models may score alike on all of few
             records, as with accuracy; 0: models with equal scores everywhere are one model.
@@ -120,14 +125,14 @@ def paired(
         The interval holds 0 wherever the sign-flip test does not reject a gain of 0 at ``level``.
     """
     number = len(np.unique(units))
-    found = interval(float(gains.mean()), draws, number, level)
+    estimate = interval(float(gains.mean()), draws, number, level)
     if not gains.any() and number > 1:
         # No unit differs here, but a share up to 1 − α^(1/n) of other units may.
         reach = largest * (1 - (1 - level) ** (1 / number))
         return Estimate(0.0, -reach, reach)
     if chance_of_sign(gains, units, seed) <= 1 - level:
-        return found
-    return Estimate(found.value, min(found.low, 0.0), max(found.high, 0.0))
+        return estimate
+    return Estimate(estimate.value, min(estimate.low, 0.0), max(estimate.high, 0.0))
 
 
 def chance_of_sign(gains: Floats, units: npt.NDArray[np.int64], seed: int) -> float:

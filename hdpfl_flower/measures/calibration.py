@@ -9,8 +9,6 @@ with b fixed at 1: 0 if predictions are right on average, above 0 if they are to
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from scipy.special import expit
 
@@ -18,7 +16,6 @@ from hdpfl_flower.measures.bootstrap import Floats
 
 LARGEST = 36.0
 """Bound on a logit, beyond which probabilities round to 0 or 1."""
-_STEPS, _TINY = 100, 1e-10
 
 
 class Calibration:
@@ -37,23 +34,29 @@ class Calibration:
             logits: x, shape ``(n,)``.
             positive: y, 1 or 0, shape ``(n,)``.
         """
+        from scipy.optimize import brentq
+        from sklearn.linear_model import LogisticRegression
+
         x, y = np.clip(logits, -LARGEST, LARGEST), positive
-        once = np.ones((1, len(x)))
         self.slope = self.intercept = float("nan")
-        self._moved = np.zeros((len(x), 5))
-        self._shifted = np.zeros((len(x), 2))
-        self._at = np.zeros(2)
+        self._of_slope = np.zeros((len(x), 5))
+        self._of_intercept = np.zeros((len(x), 2))
         if not 0 < y.sum() < len(y):
             return
-        shift = _solved(lambda a: float(y.sum() - expit(a + x).sum()))
-        share = expit(shift + x)
-        self.intercept, self._shifted = shift, np.stack([y - share, share * (1 - share)], 1)
-        if overlap(x, y):
-            self._at = _newton(x, y)
-            share = expit(self._at[0] + self._at[1] * x)
-            known = share * (1 - share)
-            self._moved = np.stack([y - share, (y - share) * x, known, known * x, known * x * x], 1)
-            self.slope = float(self.resampled(once)[0, 0])
+        self.intercept = float(
+            brentq(lambda a: y.sum() - expit(a + x).sum(), -4 * LARGEST, 4 * LARGEST, xtol=1e-12)
+        )
+        share = expit(self.intercept + x)
+        self._of_intercept = np.stack([y - share, share * (1 - share)], 1)
+        if _overlap(x, y):
+            model = LogisticRegression(
+                C=np.inf, solver="newton-cholesky", tol=1e-10, max_iter=1000
+            ).fit(x[:, None], y)
+            self.slope = float(model.coef_[0, 0])
+            share = expit(model.intercept_[0] + self.slope * x)
+            weight = share * (1 - share)
+            columns = [y - share, (y - share) * x, weight, weight * x, weight * x * x]
+            self._of_slope = np.stack(columns, 1)
 
     def resampled(self, weights: Floats) -> Floats:
         """Return slope and intercept of resamples, shape ``(c, 2)``; NaN if undefined.
@@ -64,49 +67,15 @@ class Calibration:
         Args:
             weights: how often each record counts, shape ``(c, n)``.
         """
-        u, v, one, first, second = (weights @ self._moved).T
-        pull, push = (weights @ self._shifted).T
+        u, v, total, first, second = (weights @ self._of_slope).T
+        pull, push = (weights @ self._of_intercept).T
         with np.errstate(divide="ignore", invalid="ignore"):
-            slope = self._at[1] + (one * v - first * u) / (one * second - first**2)
+            slope = self.slope + (total * v - first * u) / (total * second - first**2)
             intercept = self.intercept + pull / push
         return np.where(np.isfinite(both := np.stack([slope, intercept], 1)), both, np.nan)
 
 
-def overlap(x: Floats, y: Floats) -> bool:
+def _overlap(x: Floats, y: Floats) -> bool:
     """Return whether no threshold on ``x`` separates the labels, as fits need."""
     ones, zeros = x[y > 0], x[y <= 0]
     return bool(ones.min() < zeros.max() and zeros.min() < ones.max())
-
-
-def _newton(x: Floats, y: Floats) -> Floats:
-    """Return (a, b) of the logistic regression of ``y`` on ``x``.
-
-    The labels must overlap.
-
-    Newton's steps are halved until the likelihood does not fall; it is concave, so that they end.
-    """
-    design, at = np.stack([np.ones_like(x), x], 1), np.array([0.0, 1.0])
-
-    def likelihood(theta: Floats) -> float:
-        z = design @ theta
-        return float((y * z - np.logaddexp(0, z)).sum())
-
-    for _ in range(_STEPS):
-        share = expit(design @ at)
-        score = design.T @ (y - share)
-        if np.abs(score).max() < _TINY * len(x):
-            break
-        hessian = (design * (share * (1 - share))[:, None]).T @ design
-        # A small multiple of the identity: far from the optimum the Hessian may vanish.
-        step = np.linalg.solve(hessian + _TINY * np.eye(2), score)
-        while likelihood(at + step) < likelihood(at) and np.abs(step).max() > _TINY:
-            step = step / 2
-        at = at + step
-    return at
-
-
-def _solved(falling: Callable[[float], float]) -> float:
-    """Return the zero of a falling function, by bracketed root search."""
-    from scipy.optimize import brentq
-
-    return float(brentq(falling, -4 * LARGEST, 4 * LARGEST, xtol=1e-12))

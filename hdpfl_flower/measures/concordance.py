@@ -18,8 +18,8 @@ def survival_of(outputs: npt.NDArray[np.floating]) -> Floats:
     array([[0.5 , 0.25]])
     """
     # log(1 − σ(z)) = −log(1 + e^z); S(t) = Π over the intervals up to t.
-    found: Floats = np.exp(-np.cumsum(np.logaddexp(0, outputs.astype(np.float64)), axis=1))
-    return found
+    survival: Floats = np.exp(-np.cumsum(np.logaddexp(0, outputs.astype(np.float64)), axis=1))
+    return survival
 
 
 def risk_of(outputs: npt.NDArray[np.floating]) -> Floats:
@@ -38,8 +38,8 @@ def concordance(risks: Floats, targets: npt.NDArray[np.generic]) -> float:
     Correctly: the sooner event has the higher risk.
 
     A pair is comparable where one record has its event in an interval that the other survived; a
-    tie of risks counts as half (Harrell et al., JAMA 1982). NaN without such a pair, or where a
-    risk is not a number.
+    tie of risks counts as half (Harrell et al., JAMA 1982). NaN without a comparable pair, or where
+    a risk is not a number.
 
     Args:
         risks: shape ``(n,)``; more is sooner.
@@ -65,7 +65,7 @@ class Concordance:
 
     def __call__(self, weights: Floats) -> Floats:
         """Return concordances ``(c,)`` of weights ``(c, n)``; NaN if undefined."""
-        return np.array([self._of(own) if self._known else np.nan for own in weights])
+        return np.array([self._of(row) if self._known else np.nan for row in weights])
 
     def _of(self, weights: Floats) -> float:
         pairs = right = 0.0
@@ -75,7 +75,7 @@ class Concordance:
             later = (self._last > interval) | ((self._last == interval) & ~self._event)
             same = np.bincount(self._rank[later], weights[later], self._ranks)
             lower = np.cumsum(same) - same
-            at = self._rank[now]
-            right += float(weights[now] @ (lower[at] + same[at] / 2))
+            rank = self._rank[now]
+            right += float(weights[now] @ (lower[rank] + same[rank] / 2))
             pairs += float(weights[now].sum() * weights[later].sum())
         return right / pairs if pairs else float("nan")

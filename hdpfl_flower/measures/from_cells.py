@@ -6,7 +6,7 @@ Sites count their held-out records in the cells of ``score_cells.py`` and add N(
 server sums the counts. Every cell h̃ of the sum has the variance σ² = Σ zᵢ², which the empty cells
 estimate, and as a count of records the variance h besides (Poisson), which h̃ estimates.
 
-Each measure θ is the zero of a function G(θ) of the counts whose mean over both, noise and records,
+Each measure θ is the zero of a function G(θ) of the counts. Over noise and records the mean of G
 is 0 at the true θ: of AUROC G(θ) = U − θ·P·N with U the pairs ranked right, ties within a bin by
 half, and P and N the sums of the classes, so that products are of independent noises. The interval
 holds all θ with G(θ)² ≤ t²·V(θ), V the variance of G (Fieller, Suppl. J. R. Stat. Soc. 1940, and
@@ -97,18 +97,18 @@ class FromCells:
     """Measures of noisy counts.
 
     Attributes:
-        found: measure → value and interval.
+        estimates: measure → value and interval.
         missing: measure → reason why these counts do not give it.
     """
 
-    found: dict[str, Estimate]
+    estimates: dict[str, Estimate]
     missing: dict[str, str]
 
 
 def measure_cells(cells: NoisyCells, level: float = 0.95) -> FromCells:
     """Return :data:`OF_CELLS` of ``cells``, each with an interval of ``level``.
 
-    No measure is found if the noise hides the size of a class: if one of the sums lies
+    No measure has a value if the noise hides the size of a class: if one of the sums lies
     within t of its noise from 0.
     """
     reach = cells.reach(level)
@@ -116,7 +116,7 @@ def measure_cells(cells: NoisyCells, level: float = 0.95) -> FromCells:
     if not min(cells.zeros.sum(), cells.ones.sum()) > least:
         return FromCells({}, dict.fromkeys(OF_CELLS, _ONE_CLASS))
     right = np.repeat([0.0, 1.0], BINS // 2)
-    found = {
+    estimates = {
         "auroc": _auroc(cells, reach),
         "brier": _mean(cells, MIDDLES**2, (1 - MIDDLES) ** 2, reach),
         "calibration-slope": _slope(cells, reach),
@@ -126,10 +126,10 @@ def measure_cells(cells: NoisyCells, level: float = 0.95) -> FromCells:
     ends = {"calibration-slope": _SLOPES, "calibration-intercept": _INTERCEPTS}
     missing = {
         name: _UNLIMITED.format(low=ends[name][0], high=ends[name][-1])
-        for name, one in found.items()
-        if not all(map(math.isfinite, (one.value, one.low, one.high)))
+        for name, estimate in estimates.items()
+        if None in estimate.facts().values()
     }
-    return FromCells({n: found[n] for n in OF_CELLS if n not in missing}, missing)
+    return FromCells({n: e for n, e in estimates.items() if n not in missing}, missing)
 
 
 def _variances(cells: NoisyCells) -> tuple[Floats, Floats]:
@@ -151,17 +151,19 @@ def _auroc(cells: NoisyCells, reach: float) -> Estimate:
     below, above = _ABOVE @ n, p @ _ABOVE
 
     linear = _squares(of_ones, below, n.sum()) + _squares(of_zeros, above, p.sum())
-    q = np.array([
-        of_ones.sum() * of_zeros.sum(),
-        -2 * of_ones @ _ABOVE @ of_zeros,
-        of_ones @ _ABOVE**2 @ of_zeros,
-    ])  # fmt: skip
+    q = np.array(
+        [
+            of_ones.sum() * of_zeros.sum(),
+            -2 * of_ones @ _ABOVE @ of_zeros,
+            of_ones @ _ABOVE**2 @ of_zeros,
+        ]
+    )
 
     def variance(theta: Floats) -> Floats:
         # In the mean the linear sums are V + Q, and V contains Q itself: at least their half.
         mean = np.polyval(linear, theta)
-        found: Floats = np.maximum(mean - np.polyval(q, theta), mean / 2)
-        return found
+        bounded: Floats = np.maximum(mean - np.polyval(q, theta), mean / 2)
+        return bounded
 
     ratio = right / pairs
     lead = (below - ratio * n.sum()) @ of_ones * n.sum()
@@ -189,8 +191,8 @@ def _mean(cells: NoisyCells, of_zeros: Floats, of_ones: Floats, reach: float) ->
 def _squares(variances: Floats, numbers: Floats, factor: float) -> Floats:
     """Return Σ v·(a − θ·b)² as polynomial coefficients in θ; b is scalar."""
     first = -2 * factor * float(variances @ numbers)
-    found: Floats = np.array([factor**2 * variances.sum(), first, variances @ numbers**2])
-    return found
+    squares = [factor**2 * variances.sum(), first, variances @ numbers**2]
+    return np.array(squares)
 
 
 def _share(
@@ -217,9 +219,9 @@ def _intercept(cells: NoisyCells, reach: float) -> Estimate:
     x is a bin's logit; the score equation is linear in h̃.
     """
     of_zeros, of_ones = _variances(cells)
-    zero, one = _residuals(expit(_INTERCEPTS[:, None] + LOGITS))
-    score = zero @ cells.zeros + one @ cells.ones
-    variance = zero**2 @ of_zeros + one**2 @ of_ones
+    low, high = _residuals(expit(_INTERCEPTS[:, None] + LOGITS))
+    score = low @ cells.zeros + high @ cells.ones
+    variance = low**2 @ of_zeros + high**2 @ of_ones
     return _zero(_INTERCEPTS, score, variance, reach)
 
 
@@ -232,21 +234,21 @@ def _slope(cells: NoisyCells, reach: float) -> Estimate:
     """
     of_zeros, of_ones = _variances(cells)
     counts, slopes = cells.zeros + cells.ones, _SLOPES[:, None]
-    at = np.zeros((len(_SLOPES), 1))
-    low, high = at - 50, at + 50
+    intercepts = np.zeros((len(_SLOPES), 1))
+    low, high = intercepts - 50, intercepts + 50
     for _ in range(_HALVINGS):  # bisection: noise makes the equation no longer monotone
-        zero, one = _residuals(expit(at + slopes * LOGITS))
-        too_low = (zero @ cells.zeros + one @ cells.ones)[:, None] > 0
-        low, high = np.where(too_low, at, low), np.where(too_low, high, at)
-        at = (low + high) / 2
-    shares = expit(at + slopes * LOGITS)
-    zero, one = _residuals(shares)
-    known = shares * (1 - shares) * counts
+        of_zero, of_one = _residuals(expit(intercepts + slopes * LOGITS))
+        too_low = (of_zero @ cells.zeros + of_one @ cells.ones)[:, None] > 0
+        low, high = np.where(too_low, intercepts, low), np.where(too_low, high, intercepts)
+        intercepts = (low + high) / 2
+    shares = expit(intercepts + slopes * LOGITS)
+    of_zero, of_one = _residuals(shares)
+    weights = shares * (1 - shares) * counts
     with np.errstate(divide="ignore", invalid="ignore"):
-        centre = (known @ LOGITS / known.sum(1))[:, None]
+        centre = (weights @ LOGITS / weights.sum(1))[:, None]
     around = np.where(np.isfinite(centre), LOGITS - centre, LOGITS)
-    score = (zero * around) @ cells.zeros + (one * around) @ cells.ones
-    variance = (zero * around) ** 2 @ of_zeros + (one * around) ** 2 @ of_ones
+    score = (of_zero * around) @ cells.zeros + (of_one * around) @ cells.ones
+    variance = (of_zero * around) ** 2 @ of_zeros + (of_one * around) ** 2 @ of_ones
     return _zero(_SLOPES, score, variance, reach)
 
 
@@ -256,9 +258,9 @@ def _zero(grid: Floats, score: Floats, variance: Floats, reach: float) -> Estima
     if not len(falling):
         return Estimate(math.nan, -math.inf, math.inf)
     # Noise can make several zeros: take the one where the score falls most steeply.
-    at = falling[np.argmax(score[falling] - score[falling + 1])]
-    drop, step = score[at] - score[at + 1], grid[1] - grid[0]
-    value = float(grid[at] + step * score[at] / drop)
+    place = falling[np.argmax(score[falling] - score[falling + 1])]
+    drop, step = score[place] - score[place + 1], grid[1] - grid[0]
+    value = float(grid[place] + step * score[place] / drop)
     inside = np.flatnonzero(np.square(score) <= reach**2 * variance)
     low = grid[inside[0]] - step if len(inside) else value
     high = grid[inside[-1]] + step if len(inside) else value

@@ -61,10 +61,10 @@ class Curve:
         others, total = np.cumsum(self.zeros, axis=1), self.zeros.sum(1, keepdims=True)
         # The lowest threshold that is specific enough: records at or below it are not found.
         enough = others >= (specificity - _ROUNDING) * total
-        at = enough.argmax(1)[:, None]
-        missed = np.take_along_axis(np.cumsum(self.ones, axis=1), at, 1)[:, 0]
-        found = 1 - _ratio(missed, self.ones.sum(1))
-        return np.where(total[:, 0] > 0, np.clip(found, 0, 1), np.nan)
+        threshold = enough.argmax(1)[:, None]
+        missed = np.take_along_axis(np.cumsum(self.ones, axis=1), threshold, 1)[:, 0]
+        share = 1 - _ratio(missed, self.ones.sum(1))
+        return np.where(total[:, 0] > 0, np.clip(share, 0, 1), np.nan)
 
 
 class Ranking:
@@ -86,19 +86,6 @@ class Ranking:
         ordered = weights[:, self._order]
         ones = np.add.reduceat(ordered * self._positive, self._starts, axis=1)
         return Curve(ones, np.add.reduceat(ordered, self._starts, axis=1) - ones)
-
-
-def auroc(ranks: Floats, positive: npt.NDArray[np.bool_], weights: Floats) -> Floats:
-    """Return the area under the ROC curve, shape ``(c,)``.
-
-    NaN if a class has no weight.
-
-    Args:
-        ranks: scores, finite, shape ``(n,)``.
-        positive: whether a record is of class 1, shape ``(n,)``.
-        weights: shape ``(c, n)``.
-    """
-    return Ranking(ranks, positive).curve(weights).auroc()
 
 
 def _ratio(above: Floats, below: Floats) -> Floats:

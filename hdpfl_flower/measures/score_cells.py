@@ -56,7 +56,7 @@ def count_cells(
 
     Args:
         task: of two classes.
-        outputs: logits, shape ``(n, task.outputs)``; a record whose score is NaN is not counted.
+        outputs: logits, shape ``(n, task.outputs)``; a record with the score NaN is not counted.
         targets: classes, shape ``(n,)``.
 
     Raises:
@@ -69,7 +69,7 @@ def count_cells(
     with np.errstate(over="ignore", invalid="ignore"):  # hostile weights make any number
         numbers = outputs.astype(np.float64)
         scores = numbers[:, 0] if task.outputs == 1 else numbers[:, 1] - numbers[:, 0]
-    known = ~np.isnan(scores)
-    bins = np.searchsorted(BORDERS, scores[known], side="left")
-    cells = np.bincount(bins + BINS * (targets[known] == 1), minlength=CELLS)
+    is_number = ~np.isnan(scores)
+    bins = np.searchsorted(BORDERS, scores[is_number], side="left")
+    cells = np.bincount(bins + BINS * (targets[is_number] == 1), minlength=CELLS)
     return np.minimum(cells, MOST).astype(np.float32)

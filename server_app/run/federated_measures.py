@@ -9,7 +9,6 @@ What a site sends is its word: a liar can shift these figures, as it can shift m
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,19 +67,12 @@ def facts_of(counts: np.ndarray, without: Mapping[str, str]) -> dict[str, Any]:
     if not len(counts):
         return {**facts, "measures": {}, "missing": dict.fromkeys(OF_CELLS, _NOBODY)}
     cells = NoisyCells.of_sites(counts)
-    found = measure_cells(cells, _LEVEL)
+    measured = measure_cells(cells, _LEVEL)
     return {
         **facts,
         "records": round(cells.records, 1),
         "noise": round(cells.noise, 4),
         "level": _LEVEL,
-        "measures": {
-            name: {key: _finite(getattr(one, key)) for key in ("value", "low", "high")}
-            for name, one in found.found.items()
-        },
-        **({"missing": found.missing} if found.missing else {}),
+        "measures": {name: estimate.facts() for name, estimate in measured.estimates.items()},
+        **({"missing": measured.missing} if measured.missing else {}),
     }
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

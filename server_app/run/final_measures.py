@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.measures.bootstrap import Floats
 from hdpfl_flower.measures.clinical import (
     SPECIFICITY,
     WORDS,
@@ -69,26 +68,15 @@ def final_measures(
             scored.append((outputs, seen.targets, sites))
         if len(scored) == 1:
             outputs, targets, _ = scored[0]
-            found = measure(task, outputs, targets, how=_HOW)
-            return {"on": PUBLIC, **found.facts()}
-        parts = [(measures_of(task, outputs, y), sites) for outputs, y, sites in scored]
-        missing = {name: why for one, _ in parts for name, why in one.missing.items()}
-        mean = with_intervals(_MeanOfSites(parts), np.arange(len(test)), missing, _HOW)
-        at = {"specificity": SPECIFICITY} if task.classes else {}
-        return {"on": PUBLIC, **mean.facts(), **at}
+            return {"on": PUBLIC, **measure(task, outputs, targets, how=_HOW).facts()}
+        statistics = [measures_of(task, outputs, targets) for outputs, targets, _ in scored]
+        numbers = [number for _, _, number in scored]
+        mean = Statistic.mean(statistics, [number / sum(numbers) for number in numbers])
+        specificity = {"specificity": SPECIFICITY} if task.classes else {}
+        measured = with_intervals(mean, np.arange(len(test)), _HOW)
+        return {"on": PUBLIC, **measured.facts(), **specificity}
     except DataError as reason:
         return {"on": PUBLIC, "records": len(test), "measures": {}, "missing": {"all": str(reason)}}
-
-
-class _MeanOfSites:
-    """Mean of several models' measures, weighted by numbers of sites."""
-
-    def __init__(self, parts: Sequence[tuple[Statistic, int]]) -> None:
-        self.names, self._parts = parts[0][0].names, parts
-
-    def __call__(self, weights: Floats) -> Floats:
-        total: Floats = sum(sites * one(weights) for one, sites in self._parts)  # type: ignore[assignment]
-        return total / sum(sites for _, sites in self._parts)
 
 
 def _used(

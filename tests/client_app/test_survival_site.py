@@ -55,5 +55,5 @@ def test_the_site_measures_concordance_on_its_records_and_groups(tmp_path: Path)
         return np.repeat(x, 3, axis=1)  # more of 'a' is sooner
 
     found = measure_here(profile.data, EVERY, Task.survival((1,), 3), TEXT, predict, How(draws=200))
-    assert found.whole.found["concordance"].value > 0.9
+    assert found.whole.estimates["concordance"].value > 0.9
     assert set(found.groups["died"]) <= {"0", "1"}

@@ -15,7 +15,6 @@ from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import NumberColumn, Schema
 from hdpfl_flower.data.screen.losses import Labels
 from hdpfl_flower.data.table_reader import RawTable
-from hdpfl_flower.measures.ranks import auroc
 
 TELLING = 0.98
 """AUROC of one feature alone from which it is taken for the label."""
@@ -34,8 +33,8 @@ def about_features(raw: RawTable, schema: Schema, own: OwnTable, labels: Labels)
             values = cells.numbers
         else:
             texts, places = own.choices(column.name, column.categories)
-            found = cells.lookup(texts)
-            values = np.where(found >= 0, places[found], np.nan)
+            indices = cells.lookup(texts)
+            values = np.where(indices >= 0, places[indices], np.nan)
         held = np.isfinite(values) & ~missing
         different, name = np.unique(values[held]), f"warning: column '{column.name}'"
         if len(different) == 1 and held.sum() >= LEAST:
@@ -71,22 +70,24 @@ def telling(
         labels: of the records.
         is_number: whether values have an order.
     """
-    known, best = labels.rows >= 0, 0.0
-    for rows, scores in ((known & held, values), (known, held.astype(np.float64))):
-        found = []
-        for at in range(len(labels.names)):
-            is_label = labels.rows[rows] == at
+    from sklearn.metrics import roc_auc_score
+
+    is_labelled, best = labels.rows >= 0, 0.0
+    for rows, scores in ((is_labelled & held, values), (is_labelled, held.astype(np.float64))):
+        areas = []
+        for label in range(len(labels.names)):
+            is_label = labels.rows[rows] == label
             if min(is_label.sum(), (~is_label).sum()) >= LEAST:
                 given = scores[rows] if is_number else _share(scores[rows], is_label)
-                area = float(auroc(given, is_label, np.ones((1, len(given))))[0])
-                found.append(max(area, 1 - area) if is_number else area)
-        best = max(best, float(np.mean(found)) if found else 0.0)
+                area = float(roc_auc_score(is_label, given))
+                areas.append(max(area, 1 - area) if is_number else area)
+        best = max(best, float(np.mean(areas)) if areas else 0.0)
     return best
 
 
 def _share(values: npt.NDArray[np.float64], is_label: Mask) -> npt.NDArray[np.float64]:
     """Return each category's share of the label without the record, (n,)."""
-    _, at, counts = np.unique(values, return_inverse=True, return_counts=True)
-    others = counts[at] - 1
-    hits = np.bincount(at, weights=is_label)[at] - is_label
+    _, category, counts = np.unique(values, return_inverse=True, return_counts=True)
+    others = counts[category] - 1
+    hits = np.bincount(category, weights=is_label)[category] - is_label
     return np.where(others > 0, hits / np.maximum(others, 1), 0.5)

@@ -47,10 +47,10 @@ def test_the_measures_are_of_the_held_out_records(site) -> None:
     prepare(site)
     test = read_site_data(site.profile.data, task_for(site.terms), site.schema).test
     right = (3 * test.features[:, 0] > 0) == test.targets
-    found = asked(site)
-    assert found["which"] == "held-out"
-    assert found["records"] == found["units"] == len(test)
-    accuracy = found["measures"]["accuracy"]
+    facts = asked(site)
+    assert facts["which"] == "held-out"
+    assert facts["records"] == facts["units"] == len(test)
+    accuracy = facts["measures"]["accuracy"]
     assert accuracy["value"] == pytest.approx(right.mean())
     assert accuracy["low"] < accuracy["value"] < accuracy["high"]
     assert asked(site, "--all")["records"] == 200
@@ -66,33 +66,33 @@ def test_survival_has_concordance_with_an_interval(site) -> None:
     )
     task, arrays = without_schema(site, task="survival shape=2 intervals=3")
     test = read_site_data(site.profile.data, task, "").test
-    found = asked(site)
-    assert set(found["measures"]) == {"concordance", "log-loss"}
+    facts = asked(site)
+    assert set(facts["measures"]) == {"concordance", "log-loss"}
     risks = risk_of(predict("logreg", task, arrays, test.features))
-    one = found["measures"]["concordance"]
-    assert one["value"] == pytest.approx(concordance(risks, test.targets))
-    assert one["low"] < one["value"] < one["high"]
+    estimate = facts["measures"]["concordance"]
+    assert estimate["value"] == pytest.approx(concordance(risks, test.targets))
+    assert estimate["low"] < estimate["value"] < estimate["high"]
     assert "concordance" in site("evaluate").out
 
 
 def test_subgroups_are_by_schema_and_by_the_sites_own_columns(site) -> None:
     prepare(site, 'subgroups = ["c", "ward", "a"]', "subgroup-minimum = 10")
-    found = asked(site)
-    assert list(found["subgroups"]["c"]) == ["x", "z"]
-    assert set(found["subgroups"]["ward"]) == {"east", "west"}
-    lowest, middle, highest = found["subgroups"]["a"]
+    facts = asked(site)
+    assert list(facts["subgroups"]["c"]) == ["x", "z"]
+    assert set(facts["subgroups"]["ward"]) == {"east", "west"}
+    lowest, middle, highest = facts["subgroups"]["a"]
     assert lowest.startswith("≤") and "≤" in middle and "≤" not in highest
-    for groups in found["subgroups"].values():
-        assert sum(one["records"] for one in groups.values()) == found["records"]
+    for groups in facts["subgroups"].values():
+        assert sum(estimate["records"] for estimate in groups.values()) == facts["records"]
     shown = site("evaluate")
     assert "by ward:" in shown.out and "west" in shown.out
 
 
 def test_a_small_subgroup_is_not_shown(site) -> None:
     prepare(site, 'subgroups = ["ward"]', "subgroup-minimum = 40")
-    found = asked(site)
-    assert list(found["subgroups"]["ward"]) == ["west"]
-    assert found["subgroups-too-small"] == {"ward": 1}
+    facts = asked(site)
+    assert list(facts["subgroups"]["ward"]) == ["west"]
+    assert facts["subgroups-too-small"] == {"ward": 1}
     shown = site("evaluate").out
     assert "by ward; 1 with fewer than 40 units not shown:" in shown
     assert "east" not in shown
@@ -102,8 +102,8 @@ def test_another_table_and_a_file(site) -> None:
     prepare(site)
     later = site.folder / "later.csv"
     later.write_text("y,a,c\n" + "\n".join(f"{i % 2},{i % 10},x" for i in range(40)) + "\n")
-    found = asked(site, "--table", later)
-    assert (found["which"], found["records"]) == ("table", 40)
+    facts = asked(site, "--table", later)
+    assert (facts["which"], facts["records"]) == ("table", 40)
     out = site.folder / "measures.json"
     assert site("evaluate", "--json", "--out", out).code == 0
     assert json.loads(out.read_text())["run"] == "run-1"

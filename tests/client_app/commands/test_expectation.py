@@ -9,21 +9,19 @@ import pytest
 
 from client_app.worth import expectation
 from client_app.worth.candidates import CONSTANT, HOME
-from client_app.worth.comparison import Judged, ModelComparison
+from client_app.worth.comparison import Judged, ModelComparison, Question
 from client_app.worth.expectation import ALONE, Expectation, expect, in_words
-from client_app.worth.judgement import Question
 from hdpfl_flower.measures.bootstrap import Estimate
 from hdpfl_flower.privacy.plan import make_plan
 from tests.client_app.commands.conftest import SiteFolder
 from tests.client_app.commands.test_worth import files, prepare
 
-QUICK = Question(folds=2, most_epochs=4)
+QUICK = Question(folds=2)
 
 
 @pytest.fixture(autouse=True)
 def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hdpfl_flower.measures.bootstrap.DRAWS", 500)
-    monkeypatch.setattr("client_app.worth.home_model.RATES", (0.1, 1.0))
 
 
 class Quiet:
@@ -53,13 +51,15 @@ def expected(site: SiteFolder, epsilon: float = 1.2345678, **terms: object) -> E
     text = site.profile_path.read_text().replace("epsilon = 1.2345678", f"epsilon = {epsilon}")
     site.profile_path.write_text(text.replace("epsilon = 4.0", "epsilon = inf"))
     site.write_terms(**{"learning_rate": 1.0, "rounds": 10, "local_steps": 5, **terms})
-    made = make_plan(site.profile, site.terms)
-    return expect(site.profile, site.terms, made, QUICK, Quiet())
+    plan = make_plan(site.profile, site.terms)
+    return expect(site.profile, site.terms, plan, QUICK, Quiet())
 
 
-def accuracy(found: Expectation, name: str) -> float:
-    (one,) = [each for each in found.found.models if each.name == name]
-    return one.measures["accuracy"].value
+def accuracy(expectation_of: Expectation, name: str) -> float:
+    (model,) = [
+        candidate for candidate in expectation_of.comparison.models if candidate.name == name
+    ]
+    return model.measures["accuracy"].value
 
 
 def test_noise_of_the_plan_takes_away_what_is_learned(site) -> None:
@@ -71,17 +71,17 @@ def test_noise_of_the_plan_takes_away_what_is_learned(site) -> None:
     assert abs(accuracy(much, ALONE) - 0.5) < 0.3
     assert accuracy(much, ALONE) < accuracy(none, ALONE) - 0.1
     assert much.spread > 0.01
-    for found in (much, little, none):
-        assert accuracy(found, HOME) == accuracy(none, HOME) > 0.85
+    for expectation_of in (much, little, none):
+        assert accuracy(expectation_of, HOME) == accuracy(none, HOME) > 0.85
 
 
 def test_held_out_records_take_no_part(site) -> None:
-    found = expected(site).found
+    expectation_of = expected(site).comparison
     prepare(site)
     data = expectation.read_unit_records(
         site.profile.data, expectation.task_for(site.terms), site.schema
     )
-    assert 0 < found.records == int((~data.held_out).sum()) < 160
+    assert 0 < expectation_of.records == int((~data.held_out).sum()) < 160
 
 
 def test_the_simulation_is_that_of_the_plan(site, monkeypatch) -> None:
@@ -94,9 +94,9 @@ def test_the_simulation_is_that_of_the_plan(site, monkeypatch) -> None:
 
     monkeypatch.setattr(expectation, "train", note)
     expected(site)
-    made = make_plan(site.profile, site.terms)
+    plan = make_plan(site.profile, site.terms)
     assert len(seen) == 10 * 2 * expectation.SEEDS
-    assert {plan for plan, _, _ in seen} == {made.round(1, site.terms.clip_norm)}
+    assert {plan for plan, _, _ in seen} == {plan.round(1, site.terms.clip_norm)}
     assert {rate for _, rate, _ in seen} == {1.0}
     assert len({drawn for _, _, drawn in seen}) == len(seen)  # no noise twice
 
@@ -104,7 +104,7 @@ def test_the_simulation_is_that_of_the_plan(site, monkeypatch) -> None:
 def test_it_is_shown_and_nothing_is_written(opened) -> None:
     prepare(opened)
     before = files(opened.folder)
-    words = ("worth", "--terms", opened.terms_path, "--folds", "2", "--epochs", "4")
+    words = ("worth", "--terms", opened.terms_path, "--folds", "2")
     shown = opened(*words)
     assert shown.code == 0, shown.err
     assert "2-fold cross-validated over this site's" in shown.out
@@ -112,8 +112,8 @@ def test_it_is_shown_and_nothing_is_written(opened) -> None:
     assert "Nothing was charged or written" in shown.out
     assert "verdict" not in shown.out
     assert files(opened.folder) == before
-    found = json.loads(opened(*words, "--json").out)
-    assert [one["name"] for one in found["models"]] == [CONSTANT, HOME, ALONE]
+    expectation_of = json.loads(opened(*words, "--json").out)
+    assert [model["name"] for model in expectation_of["models"]] == [CONSTANT, HOME, ALONE]
     for more in (("--run", "run-1"), ("--plot", "a.png"), ("--folds", "0")):
         assert opened(*words, *more).code == 2
 
@@ -122,7 +122,9 @@ def test_a_label_told_too_well_at_home_gives_no_conclusion() -> None:
     gains = {CONSTANT: Estimate(0.2, 0.1, 0.3)}
     for value, is_doubted in ((0.975, False), (0.985, True), (1.0, True)):
         home = Judged(HOME, "none", {"auroc": Estimate(value, 0.9, 1.0)}, gains)
-        found = ModelComparison("accuracy", 0.95, 9, 9, [home, Judged(ALONE, "none", {}, gains)])
-        said = in_words(Expectation(found, 0.1, 3))
+        expectation_of = ModelComparison(
+            "accuracy", 0.95, 9, 9, [home, Judged(ALONE, "none", {}, gains)]
+        )
+        said = in_words(Expectation(expectation_of, 0.1, 3))
         assert said.startswith("no conclusion: ") == is_doubted
         assert ("would beat the constant" in said) != is_doubted

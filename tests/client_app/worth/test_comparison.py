@@ -9,12 +9,21 @@ import pytest
 from scipy import stats
 
 from client_app.worth.candidates import CONSTANT, HOME, constant
-from client_app.worth.comparison import compare
-from client_app.worth.scores import Scored, scored
-from client_app.worth.verdict import CANNOT_TELL, NOT_WORTH, WORTH, verdict
-from client_app.worth.wording import facts, rows
+from client_app.worth.comparison import (
+    CANNOT_TELL,
+    NOT_WORTH,
+    WORTH,
+    Question,
+    compare,
+    deciding_measures,
+    statistic_of,
+    verdict,
+)
+from client_app.worth.wording import comparison_rows
+from hdpfl_flower.errors import DataError
 from hdpfl_flower.measures import bootstrap
 from hdpfl_flower.measures.bootstrap import Estimate, paired
+from hdpfl_flower.measures.clinical import Statistic
 from hdpfl_flower.models.task import Records, Task
 
 UP, DOWN, AROUND = Estimate(0.2, 0.1, 0.3), Estimate(-0.2, -0.3, -0.1), Estimate(0, -0.1, 0.1)
@@ -39,8 +48,8 @@ def test_the_words_of_a_verdict(over_home: Estimate, over_constant: Estimate, wo
     assert verdict(over_home, over_constant) == words
 
 
-def of(correct: np.ndarray) -> Scored:
-    return Scored({"accuracy": correct.astype(float)}, None, np.zeros(len(correct), np.int64))
+def of(correct: np.ndarray) -> Statistic:
+    return Statistic(["accuracy"], {"accuracy": correct.astype(float)}, {}, {})
 
 
 def right(share: float, count: int, seed: int) -> np.ndarray:
@@ -55,31 +64,35 @@ def test_models_are_judged_and_references_are_not() -> None:
         "joined model": ("private", of(right(0.99, count, 3))),
         "other": ("kept", of(right(0.1, count, 4))),
     }
-    found = compare(models, np.arange(count), "accuracy", 0.95, 0)
-    assert [one.verdict for one in found.models] == ["", "", WORTH, NOT_WORTH]
-    assert [set(one.gains) for one in found.models] == [set(), set(), *[{HOME, CONSTANT}] * 2]
-    joined = found.models[2]
+    comparison = compare(models, np.arange(count), "accuracy", Question(seed=0))
+    assert [model.verdict for model in comparison.models] == ["", "", WORTH, NOT_WORTH]
+    assert [set(model.gains) for model in comparison.models] == [
+        set(),
+        set(),
+        *[{HOME, CONSTANT}] * 2,
+    ]
+    joined = comparison.models[2]
     wanted = models["joined model"][1].by_record["accuracy"].mean()
     assert joined.measures["accuracy"].value == pytest.approx(wanted)
-    over_home = joined.measures["accuracy"].value - found.models[1].measures["accuracy"].value
+    over_home = joined.measures["accuracy"].value - comparison.models[1].measures["accuracy"].value
     assert joined.gains[HOME].value == pytest.approx(over_home)
-    header, *lines = rows(found)
+    header, *lines = comparison_rows(comparison)
     assert header[-1] == "verdict"
     assert [line[-1] for line in lines] == ["-", "-", WORTH, NOT_WORTH]
-    assert facts(found)["models"][2]["gains"][HOME]["low"] > 0
+    assert comparison.facts()["models"][2]["gains"][HOME]["low"] > 0
 
 
 def test_two_references_alone_are_compared_to_one_another() -> None:
     models = {CONSTANT: ("none", of(right(0.2, 99, 1))), HOME: ("none", of(right(0.9, 99, 2)))}
-    found = compare(models, np.arange(99), "accuracy", 0.95, 0)
-    assert found.models[1].gains[CONSTANT].above
-    assert "verdict" not in next(rows(found))
+    comparison = compare(models, np.arange(99), "accuracy", Question(seed=0))
+    assert comparison.models[1].gains[CONSTANT].above
+    assert "verdict" not in next(comparison_rows(comparison))
 
 
 def test_two_models_right_on_the_same_records_are_not_surely_alike() -> None:
     """None of 60 differs: 5 % of samples show none where 1 − 0.05^(1/60) = 4.9 % of records do."""
     models = {CONSTANT: ("none", of(np.ones(60))), HOME: ("none", of(np.ones(60)))}
-    gain = compare(models, np.arange(60), "accuracy", 0.95, 0).models[1].gains[CONSTANT]
+    gain = compare(models, np.arange(60), "accuracy", Question(seed=0)).models[1].gains[CONSTANT]
     assert (1 - gain.high) ** 60 == pytest.approx(0.05)
     assert gain.low == -gain.high
 
@@ -97,14 +110,14 @@ def test_the_level_of_a_gain_is_shared_out_over_all_of_them(monkeypatch) -> None
         name: ("private", of(right(0.5, 50, seed)))
         for seed, name in enumerate([CONSTANT, HOME, "a", "b", "c"])
     }
-    compare(models, np.arange(50), "accuracy", 0.95, 0)
+    compare(models, np.arange(50), "accuracy", Question(seed=0))
     assert levels == pytest.approx([1 - 0.05 / 6] * 6)
 
 
 def test_the_best_of_many_equal_models_is_seldom_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six models no better than home: with an interval each of 95 % one of them often would be."""
     monkeypatch.setattr(bootstrap, "DRAWS", 2000)
-    repeats, count, found = 150, 60, 0
+    repeats, count, comparison = 150, 60, 0
     for seed in range(repeats):
         random = np.random.default_rng(seed)
         models = {
@@ -112,9 +125,9 @@ def test_the_best_of_many_equal_models_is_seldom_worth_it(monkeypatch: pytest.Mo
             HOME: ("none", of(random.random(count) < 0.7)),
             **{f"model {i}": ("private", of(random.random(count) < 0.7)) for i in range(6)},
         }
-        compared = compare(models, np.arange(count), "accuracy", 0.95, seed)
-        found += any(one.verdict not in {"", CANNOT_TELL} for one in compared.models)
-    assert found <= stats.binom.ppf(1 - 1e-4, repeats, 0.05)
+        compared = compare(models, np.arange(count), "accuracy", Question(seed=seed))
+        comparison += any(model.verdict not in {"", CANNOT_TELL} for model in compared.models)
+    assert comparison <= stats.binom.ppf(1 - 1e-4, repeats, 0.05)
 
 
 def test_the_constant_is_the_share_of_each_class_and_the_mean_of_a_mark() -> None:
@@ -140,11 +153,53 @@ def test_each_measure_decides_by_itself() -> None:
         "joined model": 40 * (knows - 0.5),
     }
     models = {
-        name: ("private", scored(task, each.astype(np.float32)[:, None], records, name))
-        for name, each in outputs.items()
+        name: ("private", statistic_of(task, outputs_of.astype(np.float32)[:, None], records, name))
+        for name, outputs_of in outputs.items()
     }
     verdicts = {
-        measure: compare(models, np.arange(count), measure, 0.95, 0).models[2].verdict
+        measure: compare(models, np.arange(count), measure, Question(seed=0)).models[2].verdict
         for measure in ("auroc", "log-loss")
     }
     assert verdicts == {"auroc": WORTH, "log-loss": NOT_WORTH}
+
+
+def test_a_proper_score_decides_unless_another_measure_is_named() -> None:
+    """Of an unequal label accuracy is that of the constant, whatever a model knows."""
+    binary, many = Task.classification((2,), 2), Task.classification((2,), 4)
+    assert deciding_measures(binary) == ("log-loss", "auroc", "brier", "accuracy")
+    assert deciding_measures(many) == ("log-loss", "brier", "accuracy")
+    assert deciding_measures(Task.survival((2,), 3)) == ("log-loss", "concordance")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_outputs_that_are_not_finite_are_refused(value: float) -> None:
+    records = Records(np.zeros((2, 1), np.float32), np.array([0, 1]))
+    outputs = np.array([[0.0], [value]], np.float32)
+    with pytest.raises(DataError, match="the joined model predicts what is not finite"):
+        statistic_of(Task.classification((1,), 2), outputs, records, "joined model")
+
+
+def test_constants_of_several_folds_rank_all_records_alike() -> None:
+    """A fold with many of a class leaves few of it for its constant: AUROC would be below ½."""
+    records = Records(np.zeros((4, 1), np.float32), np.array([0, 0, 1, 1]))
+    outputs = np.array([[0.5], [0.5], [-0.5], [-0.5]], np.float32)
+    task, once = Task.classification((1,), 2), np.ones((1, 4))
+    for name, auroc in ((CONSTANT, 0.5), ("joined model", 0.0)):
+        statistic = statistic_of(task, outputs, records, name).only(["auroc"])
+        assert statistic(once)[0, 0] == auroc
+
+
+@pytest.mark.parametrize("measure", ["log-loss", "auroc"])
+def test_records_of_one_class_tell_nothing(measure: str) -> None:
+    records = Records(np.zeros((40, 1), np.float32), np.zeros(40, np.int64))
+    models = {
+        name: ("private", statistic_of(Task.classification((1,), 2), outputs, records, name))
+        for name, outputs in (
+            (CONSTANT, np.full((40, 1), 1, np.float32)),
+            (HOME, np.full((40, 1), 0, np.float32)),
+            ("joined model", np.full((40, 1), -9, np.float32)),
+        )
+    }
+    comparison = compare(models, np.arange(40), measure, Question())
+    assert comparison.verdict == CANNOT_TELL
+    assert comparison.facts()["models"][2]["measures"]["auroc"]["value"] is None

@@ -26,19 +26,19 @@ def mean_of(gains: np.ndarray):
     return lambda weights: (weights @ gains / weights.sum(1))[:, None]
 
 
-def made(gains: np.ndarray, units: np.ndarray, seed: int):
+def interval_of(gains: np.ndarray, units: np.ndarray, seed: int):
     draws = resampled(units, mean_of(gains), seed)[:, 0]
     return paired(gains, units, draws, LEVEL, seed)
 
 
 def covered(draw, truth: float, repeats: int) -> int:
     """Return how many intervals of ``repeats`` samples hold the truth."""
-    found = 0
+    results = 0
     for seed in range(repeats):
         gains, units = draw(np.random.default_rng(seed))
-        one = made(gains, units, seed)
-        found += one.low <= truth <= one.high
-    return found
+        estimate = interval_of(gains, units, seed)
+        results += estimate.low <= truth <= estimate.high
+    return results
 
 
 def normal(random: np.random.Generator, truth: float = 0.3):
@@ -118,14 +118,17 @@ def test_flips_move_a_person_as_one() -> None:
 
 def test_the_tails_of_few_units_are_those_of_students_t() -> None:
     """t of 7 degrees leaves 2.5 % above 2.365 (any table); √(8/7) times that, a normal 0.57 %."""
-    found = interval(0.5, np.linspace(0, 1, 10_001), 8, LEVEL)
-    assert found.low == pytest.approx(stats.norm.cdf(-2.3646 * math.sqrt(8 / 7)), abs=1e-4)
-    assert found.high == pytest.approx(1 - found.low, abs=1e-9)
+    results = interval(0.5, np.linspace(0, 1, 10_001), 8, LEVEL)
+    assert results.low == pytest.approx(stats.norm.cdf(-2.3646 * math.sqrt(8 / 7)), abs=1e-4)
+    assert results.high == pytest.approx(1 - results.low, abs=1e-9)
 
 
 def test_one_unit_limits_nothing_and_a_value_that_is_none_neither() -> None:
     draws = resampled(np.zeros(5, np.int64), mean_of(np.ones(5)), 1)[:, 0]
-    for one in (interval(1.0, draws, 1, LEVEL), interval(math.nan, draws * math.nan, 9, LEVEL)):
-        assert (one.low, one.high) == (-math.inf, math.inf)
-        assert not one.above
-        assert not one.below
+    for estimate in (
+        interval(1.0, draws, 1, LEVEL),
+        interval(math.nan, draws * math.nan, 9, LEVEL),
+    ):
+        assert (estimate.low, estimate.high) == (-math.inf, math.inf)
+        assert not estimate.above
+        assert not estimate.below

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.special import expit
+from scipy.special import expit, softmax
 from scipy.stats import binom
 from sklearn import metrics
 from sklearn.linear_model import LogisticRegression
 
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.measures.clinical import How, measure, measures_of
+from hdpfl_flower.measures.clinical import How, Statistic, measure, measures_of
 from hdpfl_flower.measures.concordance import risk_of
 from hdpfl_flower.models.task import Task
 
@@ -40,7 +40,7 @@ def test_two_classes_are_measured_as_by_another_library(weighted: bool) -> None:
     w = random.integers(3, size=len(y)).astype(float) if weighted else np.ones(len(y))
     z = outputs[:, 0].astype(float)
     p, chosen = expit(z), (z > 0).astype(int)
-    found = values(BINARY, outputs, y, w)
+    results = values(BINARY, outputs, y, w)
     false, true, _ = metrics.roc_curve(y, z, sample_weight=w, drop_intermediate=False)
     wanted = {
         "auroc": metrics.roc_auc_score(y, z, sample_weight=w),
@@ -53,35 +53,72 @@ def test_two_classes_are_measured_as_by_another_library(weighted: bool) -> None:
         "log-loss": metrics.log_loss(y, p, sample_weight=w),
     }
     for name, value in wanted.items():
-        assert found[name] == pytest.approx(value, abs=1e-9), name
+        assert results[name] == pytest.approx(value, abs=1e-9), name
+
+
+def test_several_classes_are_measured_as_by_another_library() -> None:
+    outputs, y = drawn(MANY)
+    shares = softmax(outputs.astype(float), axis=1)
+    results = values(MANY, outputs, y)
+    assert results["brier"] == pytest.approx(((shares - np.eye(4)[y]) ** 2).sum(1).mean())
+    assert results["log-loss"] == pytest.approx(metrics.log_loss(y, shares))
+    # Each class against the rest: as scores its logit and its share have one order.
+    wanted = metrics.roc_auc_score(y, shares, multi_class="ovr")
+    assert results["auroc"] == pytest.approx(wanted)
+    assert "calibration-intercept" not in results
+
+
+def test_the_mean_of_models_is_the_mean_of_their_measures() -> None:
+    outputs, y = drawn(BINARY)
+    models = [measures_of(BINARY, each, y) for each in (outputs, -outputs / 2)]
+    weights = np.random.default_rng(1).integers(1, 4, size=(3, len(y))).astype(float)
+    mean = Statistic.mean(models, [0.75, 0.25])
+    wanted = 0.75 * models[0](weights) + 0.25 * models[1](weights)
+    assert np.allclose(mean(weights), wanted)
+    assert np.allclose(mean.only(["auroc"])(weights)[:, 0], wanted[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("task", "targets", "name"),
+    [
+        (NUMBER, np.full(90, 0.7, np.float32), "r2"),
+        (BINARY, np.zeros(90, np.int64), "auroc"),
+        (SURVIVAL, np.full(90, 4), "concordance"),
+    ],
+    ids=["numbers", "classes", "survival"],
+)
+def test_a_measure_without_a_value_is_missing_with_the_reason(task, targets, name) -> None:
+    results = measure(task, drawn(task)[0], targets)
+    assert name in results.missing and name not in results.estimates
+    assert results.facts()["missing"][name]
 
 
 def test_calibration_is_a_logistic_regression_on_the_logit() -> None:
     random = np.random.default_rng(5)
     x = random.normal(0, 1.2, 400)
     y = (random.random(400) < expit(0.4 + 0.6 * x)).astype(int)
-    found = values(BINARY, x[:, None].astype(np.float32), y)
+    results = values(BINARY, x[:, None].astype(np.float32), y)
     fit = LogisticRegression(C=np.inf, tol=1e-10).fit(x[:, None].astype(np.float32), y)
-    assert found["calibration-slope"] == pytest.approx(fit.coef_[0, 0], abs=1e-4)
+    assert results["calibration-slope"] == pytest.approx(fit.coef_[0, 0], abs=1e-4)
     # In the large: the predictions, moved by the intercept on the logit, are right on average.
-    moved = expit(found["calibration-intercept"] + x.astype(np.float32).astype(float))
+    moved = expit(results["calibration-intercept"] + x.astype(np.float32).astype(float))
     assert moved.mean() == pytest.approx(y.mean(), abs=1e-9)
 
 
 def test_r2_is_below_0_for_what_is_worse_than_the_mean() -> None:
     y = np.array([0.1, 0.4, 0.7], np.float32)
-    found = values(NUMBER, np.ones((3, 1), np.float32), y)
-    assert found["r2"] == pytest.approx(metrics.r2_score(y, np.ones(3)), rel=1e-5)
-    assert found["r2"] < -4
-    assert found["mae"] == pytest.approx(0.6, rel=1e-6)
+    results = values(NUMBER, np.ones((3, 1), np.float32), y)
+    assert results["r2"] == pytest.approx(metrics.r2_score(y, np.ones(3)), rel=1e-5)
+    assert results["r2"] < -4
+    assert results["mae"] == pytest.approx(0.6, rel=1e-6)
 
 
 def test_few_records_that_are_all_right_are_no_certainty() -> None:
     apart = np.repeat([[-2.0], [2.0]], 10, axis=0).astype(np.float32)
-    found = measure(BINARY, apart, np.repeat([0, 1], 10)).found
+    results = measure(BINARY, apart, np.repeat([0, 1], 10)).estimates
     for name in ("accuracy", "auroc", "sensitivity"):
-        assert found[name].value == found[name].high == 1.0
-        assert found[name].low == pytest.approx(0.025 ** (1 / 10))
+        assert results[name].value == results[name].high == 1.0
+        assert results[name].low == pytest.approx(0.025 ** (1 / 10))
 
 
 def test_intervals_cover_as_often_as_they_say() -> None:
@@ -89,11 +126,11 @@ def test_intervals_cover_as_often_as_they_say() -> None:
     # Of 200,000 records: what the intervals are about.
     truth = values(BINARY, *cohort(np.random.default_rng(0), 200_000))
     for seed in range(repeats):
-        found = measure(
+        results = measure(
             BINARY, *cohort(np.random.default_rng(seed + 1), 150), how=How(draws=300)
-        ).found
+        ).estimates
         for name in held:
-            held[name] += found[name].low <= truth[name] <= found[name].high
+            held[name] += results[name].low <= truth[name] <= results[name].high
     # At a coverage of 93 %, which a bootstrap of 150 records has, one of the four fails in less
     # than 1 of 10,000 cases; half the width covers about 67 % and fails.
     least = binom.ppf(1e-5, repeats, 0.93)
@@ -116,8 +153,8 @@ def test_outputs_that_are_not_finite_are_refused(task: Task) -> None:
 
 def test_huge_logits_overflow_nowhere() -> None:
     outputs = np.array([[3e38], [-3e38], [3e38], [0]], np.float32)
-    found = measure(BINARY, outputs, np.array([0, 1, 1, 0]))
-    assert all(np.isfinite(one.value) for one in found.found.values())
+    results = measure(BINARY, outputs, np.array([0, 1, 1, 0]))
+    assert all(np.isfinite(estimate.value) for estimate in results.estimates.values())
 
 
 def pairs_of(risks: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> float:
@@ -140,8 +177,8 @@ def test_concordance_counts_weighted_pairs(weighted: bool) -> None:
     outputs = random.normal(0, 1, (60, 3)).round(0).astype(np.float32)
     targets = random.integers(6, size=60)
     weights = random.integers(3, size=60).astype(float) if weighted else np.ones(60)
-    found = values(SURVIVAL, outputs, targets, weights)["concordance"]
-    assert found == pytest.approx(pairs_of(risk_of(outputs), targets, weights))
+    results = values(SURVIVAL, outputs, targets, weights)["concordance"]
+    assert results == pytest.approx(pairs_of(risk_of(outputs), targets, weights))
 
 
 def test_a_calibration_that_no_record_supports_is_withheld_with_the_reason() -> None:
@@ -152,14 +189,17 @@ def test_a_calibration_that_no_record_supports_is_withheld_with_the_reason() -> 
         for spread in (1e-3, 1e-2, 0.1, 1.0):
             y = np.arange(records) % 2
             z = (spread * draw.normal(size=records)).astype(np.float32)
-            found = measure(task, z[:, None], y)
+            results = measure(task, z[:, None], y)
             for name in ("calibration-slope", "calibration-intercept"):
-                if name in found.found:
-                    one = found.found[name]
-                    assert one.low <= one.value <= one.high and one.high - one.low <= 20
+                if name in results.estimates:
+                    estimate = results.estimates[name]
+                    assert (
+                        estimate.low <= estimate.value <= estimate.high
+                        and estimate.high - estimate.low <= 20
+                    )
                 else:
-                    assert name in found.missing
-                    withheld += found.missing[name].startswith("withheld: too few records")
+                    assert name in results.missing
+                    withheld += results.missing[name].startswith("withheld: too few records")
             if spread == 1e-3:
-                assert "calibration-slope" not in found.found
+                assert "calibration-slope" not in results.estimates
     assert withheld > 3

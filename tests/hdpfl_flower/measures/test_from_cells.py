@@ -37,7 +37,10 @@ def cells_of(x: np.ndarray, y: np.ndarray) -> NoisyCells:
 def binned(x: np.ndarray) -> np.ndarray:
     """Return the bin's middle in the place of each score."""
     ones = np.ones(1, np.int64)
-    where = [count_cells(BINARY, np.array([[one]]), ones)[BINS : 2 * BINS].argmax() for one in x]
+    where = [
+        count_cells(BINARY, np.array([[estimate]]), ones)[BINS : 2 * BINS].argmax()
+        for estimate in x
+    ]
     return MIDDLES[where]
 
 
@@ -45,8 +48,8 @@ def test_without_noise_every_measure_is_that_of_the_binned_scores() -> None:
     x, y = sample(600)
     cells, scores = cells_of(x, y), binned(x)
     assert (cells.variance, cells.freedom, cells.records) == (0.0, math.inf, 600)
-    found = measure_cells(cells).found
-    assert tuple(found) == OF_CELLS
+    results = measure_cells(cells).estimates
+    assert tuple(results) == OF_CELLS
     fit = Calibration(logit(scores), y.astype(float))
     expected = {
         "auroc": metrics.roc_auc_score(y, scores),
@@ -55,11 +58,11 @@ def test_without_noise_every_measure_is_that_of_the_binned_scores() -> None:
     }
     for name, value in expected.items():
         # Less the bias of a ratio of counts, which for as many records is next to nothing.
-        assert found[name].value == pytest.approx(value, abs=1e-9), name
-    assert found["calibration-slope"].value == pytest.approx(fit.slope, abs=2e-3)
-    assert found["calibration-intercept"].value == pytest.approx(fit.intercept, abs=2e-3)
-    for one in found.values():
-        assert one.low < one.value < one.high
+        assert results[name].value == pytest.approx(value, abs=1e-9), name
+    assert results["calibration-slope"].value == pytest.approx(fit.slope, abs=2e-3)
+    assert results["calibration-intercept"].value == pytest.approx(fit.intercept, abs=2e-3)
+    for estimate in results.values():
+        assert estimate.low < estimate.value < estimate.high
 
 
 def noisy(sites: int, std: float, seed: int, exact: np.ndarray | None = None) -> np.ndarray:
@@ -91,7 +94,7 @@ def population() -> np.ndarray:
 
 def truth() -> dict[str, Estimate]:
     shares = 1e9 * population()
-    return measure_cells(NoisyCells(shares[:BINS], shares[BINS:], 0.0, math.inf)).found
+    return measure_cells(NoisyCells(shares[:BINS], shares[BINS:], 0.0, math.inf)).estimates
 
 
 def holds(covered: int, trials: int) -> bool:
@@ -114,10 +117,10 @@ def test_intervals_cover_as_often_as_they_say_and_those_of_another_scale_do_not(
         cells = NoisyCells.of_sites(noisy(5, std, trial, draws.poisson(records * shares)))
         for scale in scales:
             reach = cells.reach(LEVEL)
-            one = _auroc(replace(cells, variance=scale * cells.variance), reach)
-            covered[scale] += one.low <= real <= one.high
+            estimate = _auroc(replace(cells, variance=scale * cells.variance), reach)
+            covered[scale] += estimate.low <= real <= estimate.high
             if scale == 1:
-                values.append(one.value)
+                values.append(estimate.value)
     assert holds(covered[1.0], trials), covered
     if std == 4:  # elsewhere the records' own variance is the larger one
         assert not holds(covered[0.25], trials), covered
@@ -130,7 +133,7 @@ def test_intervals_cover_as_often_as_they_say_and_those_of_another_scale_do_not(
 def test_a_ratio_of_noisy_counts_is_debiased() -> None:
     """Each noise is taken with both signs, so that what is linear in it cancels in the mean."""
     exact, real = 1000 * population(), truth()["auroc"].value
-    above, plain, found = np.tri(BINS, k=-1) + np.eye(BINS) / 2, [], []
+    above, plain, results = np.tri(BINS, k=-1) + np.eye(BINS) / 2, [], []
     for trial in range(400):
         noise = noisy(1, 9.0, trial)
         for sign in (1, -1):
@@ -139,12 +142,12 @@ def test_a_ratio_of_noisy_counts_is_debiased() -> None:
             cells = NoisyCells.of_sites(rows)
             pairs = cells.ones.sum() * cells.zeros.sum()
             plain.append(float(cells.ones @ above @ cells.zeros) / pairs)
-            found.append(_auroc(cells, 2.0).value)
+            results.append(_auroc(cells, 2.0).value)
     pairs_of_both = np.reshape(plain, (-1, 2)).mean(1)
     error = np.std(pairs_of_both) / math.sqrt(len(pairs_of_both))
     bias = np.mean(plain) - real
     assert abs(bias) > 5 * error
-    assert abs(np.mean(found) - real) < abs(bias) / 4
+    assert abs(np.mean(results) - real) < abs(bias) / 4
 
 
 @pytest.mark.slow
@@ -153,6 +156,6 @@ def test_every_measure_is_covered() -> None:
     covered, draws = dict.fromkeys(OF_CELLS, 0), np.random.default_rng(6)
     for trial in range(trials):
         cells = NoisyCells.of_sites(noisy(4, 4.0, trial, draws.poisson(3000 * shares)))
-        for name, one in measure_cells(cells).found.items():
-            covered[name] += one.low <= real[name].value <= one.high
+        for name, estimate in measure_cells(cells).estimates.items():
+            covered[name] += estimate.low <= real[name].value <= estimate.high
     assert all(holds(number, trials) for number in covered.values()), covered

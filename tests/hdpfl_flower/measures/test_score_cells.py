@@ -28,20 +28,20 @@ def test_the_bins_are_public_fine_around_a_half_and_at_both_ends() -> None:
 def test_counts_by_hand() -> None:
     outputs = logit([0.001, 0.5, 0.501, 0.9999]).astype(np.float32)[:, None]
     outputs[1] = 0  # exactly a half, which is no class 1
-    found = count_cells(BINARY, outputs, np.array([0, 1, 1, 1]))
-    assert found.shape == (CELLS,)
-    assert found.dtype == np.float32
+    results = count_cells(BINARY, outputs, np.array([0, 1, 1, 1]))
+    assert results.shape == (CELLS,)
+    assert results.dtype == np.float32
     half = BINS // 2
     cells = {0: 1, BINS + half - 1: 1, BINS + half: 1, 2 * BINS - 1: 1}
-    assert {at: int(found[at]) for at in np.flatnonzero(found)} == cells
+    assert {place: int(results[place]) for place in np.flatnonzero(results)} == cells
 
 
 def test_two_outputs_are_scored_as_their_softmax() -> None:
-    pair, one = Task((1,), 2, "softmax"), BINARY
+    pair, estimate = Task((1,), 2, "softmax"), BINARY
     draws = np.random.default_rng(1).normal(size=(50, 2)).astype(np.float32)
     targets = np.arange(50) % 2
     difference = (draws[:, 1].astype(float) - draws[:, 0]).astype(np.float32)[:, None]
-    same = count_cells(one, difference, targets)
+    same = count_cells(estimate, difference, targets)
     np.testing.assert_array_equal(count_cells(pair, draws, targets), same)
 
 
@@ -59,11 +59,11 @@ def test_one_record_more_changes_one_count_by_one_and_no_empty_cell() -> None:
     for k in (0, 1):
         expected, _ = np.histogram(outputs[(targets == k) & ~np.isnan(outputs[:, 0]), 0], outer)
         # Bins of NumPy hold their lower border; no score but the 0 lies on one.
-        found = before[k * BINS : (k + 1) * BINS]
-        assert np.abs(found - expected).sum() <= 2
+        results = before[k * BINS : (k + 1) * BINS]
+        assert np.abs(results - expected).sum() <= 2
 
 
 def test_a_count_beyond_whole_float32_numbers_stops_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hdpfl_flower.measures.score_cells.MOST", 3.0)
-    found = count_cells(BINARY, np.full((9, 1), 2.0, np.float32), np.zeros(9, np.int64))
-    assert found.max() == found.sum() == 3
+    results = count_cells(BINARY, np.full((9, 1), 2.0, np.float32), np.zeros(9, np.int64))
+    assert results.max() == results.sum() == 3
