@@ -153,7 +153,8 @@ def test_every_key_that_a_page_sets_exists() -> None:
 
 def test_every_message_that_a_page_explains_is_in_the_code() -> None:
     """Of the messages in the tables *When something is wrong*; Flower's own are left out."""
-    said = "\n".join(
+    templates = (ROOT / "client_app" / "commands" / "texts").glob("*.j2")
+    said = "\n".join(path.read_text() for path in templates) + "\n".join(
         node.value
         for room in ("hdpfl_flower", "client_app", "server_app", "strategies", "deploy")
         for path in (ROOT / room).rglob("*.py")

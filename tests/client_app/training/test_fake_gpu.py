@@ -184,8 +184,8 @@ BUGS = {
     ),
     "copies all records": (
         dpsgd,
-        "rows_on(features, at, device)",
-        "features.to(device).index_select(0, at.to(device))",
+        "rows_on(features, indices, device)",
+        "features.to(device).index_select(0, indices.to(device))",
     ),
     "ranks in float64": (
         engines,
