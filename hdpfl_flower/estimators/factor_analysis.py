@@ -162,9 +162,12 @@ def _fit(correlations: Matrix, factors: int, penalty: float) -> Vector:
         return float(value), gradient + penalty * (1 - unpredicted / shares)
 
     best = minimize(
-        discrepancy, np.log(np.clip(unpredicted, FLOOR, 1)), jac=True, method="L-BFGS-B",
+        discrepancy,
+        np.log(np.clip(unpredicted, FLOOR, 1)),
+        jac=True,
+        method="L-BFGS-B",
         bounds=[(math.log(FLOOR), 0.0)] * len(unpredicted),
         options={"maxiter": 500, "ftol": 1e-12},
-    )  # fmt: skip
+    )
     shares: Vector = np.exp(best.x)
     return shares

@@ -31,7 +31,7 @@ from hdpfl_flower.estimators.near_copies import (
     shared_out,
 )
 from hdpfl_flower.estimators.residual_mad import heavy_tailed, residual_mad
-from hdpfl_flower.estimators.robust_pca import blockwise_rpca
+from hdpfl_flower.estimators.robust_pca import sampled_rpca
 from hdpfl_flower.estimators.softmax_head import (
     FORGED,
     HEAD_USED,
@@ -113,7 +113,7 @@ def measure_noise(
             ``residual-mad`` if the residuals are heavy-tailed, else ``factor-analysis``, and
             either of these with the silent sums of the ``head``.
         previous: the same clients' updates of the round before.
-        head: position of the model's softmax layer; None: not known, or no such layer.
+        head: position of the model's softmax layer; None: not known, or the model has none.
         copies: whether near copies count as one client. False if agreeing clients are
             sought, as for clusters.
 
@@ -134,21 +134,23 @@ def measure_noise(
     size = _GLIMPSE if method in ("rpca", "column-norm", "temporal") else _SAMPLE
     sample = np.take(updates, sample_coordinates(updates, size), axis=1)
     with one_thread():
-        found = _measure(updates, sample, method, previous, copies)
+        estimate = _measure(updates, sample, method, previous, copies)
     if method == "auto" and head is not None and previous is None:
-        found = _with_head(found, updates, sample, head)
-    if found.copies is not None:
-        found = replace(
-            found,
-            variances=found.variances * found.copies,
-            why=f"{found.why}; {COPIES}",
+        estimate = _with_head(estimate, updates, sample, head)
+    if estimate.copies is not None:
+        estimate = replace(
+            estimate,
+            variances=estimate.variances * estimate.copies,
+            why=f"{estimate.why}; {COPIES}",
             identified=False,
         )
     flat = flat_updates(sample)
     if flat.any():
-        levels = levels_of_flat(found.variances, flat)
-        found = replace(found, variances=levels, why=f"{found.why}; {FLAT}", identified=False)
-    return found
+        levels = levels_of_flat(estimate.variances, flat)
+        estimate = replace(
+            estimate, variances=levels, why=f"{estimate.why}; {FLAT}", identified=False
+        )
+    return estimate
 
 
 def sample_coordinates(updates: Updates, size: int) -> npt.NDArray[np.intp]:
@@ -173,18 +175,18 @@ def _measure(
     if method == "temporal" and previous is None:
         raise StrategyError("'temporal' needs the updates of the round before; choose auto")
     if method in ("auto", "temporal") and previous is not None:
-        found = difference_levels(updates, previous)
-        sure, counts = bool(found.sure.all()), found.copies
+        pairs = difference_levels(updates, previous)
+        sure, counts = bool(pairs.sure.all()), pairs.copies
         why = "differences of consecutive uploads" + ("" if sure else SHARED)
         copied = counts if np.any(counts > 1) else None
-        return NoiseLevels(found.variances, "temporal", why, sure, copied)
+        return NoiseLevels(pairs.variances, "temporal", why, sure, copied)
     if method == "column-norm" or len(updates) < 3:
         few = method != "column-norm"
         why = "fewer than 3 clients, upper bounds" if few else "all of an update taken for noise"
         return NoiseLevels(_finite_squares(updates), "column-norm", why, identified=False)
     if method == "rpca":
         _finite_squares(updates)
-        pursuit = blockwise_rpca(updates)
+        pursuit = sampled_rpca(updates)
         require_finite(pursuit.variances)
         why = f"{pursuit.sweeps} sweeps, never checked for signal in the noise"
         return NoiseLevels(pursuit.variances, method, why, identified=False)
@@ -198,21 +200,21 @@ def _finite_squares(updates: Updates) -> Vector:
     return squares
 
 
-def _with_head(found: NoiseLevels, updates: Updates, sample: Updates, head: Head) -> NoiseLevels:
+def _with_head(estimate: NoiseLevels, updates: Updates, sample: Updates, head: Head) -> NoiseLevels:
     """Return one round's levels with the silent sums of the head."""
     n, d = updates.shape
     error = 2 / (head.inputs + 1)
     combined = combine_with_head(
-        found.variances,
+        estimate.variances,
         np.full(n, 2 / d),
         silent_squares(updates, head),
         np.full(n, error),
         quietest_part(sample),
     )
     notes = dict.fromkeys(head_notes(combined))
-    identified = found.identified or (error <= SURE_OF_HEAD and not combined.forged.any())
-    why = found.why + "".join(notes)
-    return replace(found, variances=combined.variances, why=why, identified=identified)
+    identified = estimate.identified or (error <= SURE_OF_HEAD and not combined.forged.any())
+    why = estimate.why + "".join(notes)
+    return replace(estimate, variances=combined.variances, why=why, identified=identified)
 
 
 def head_notes(combined: HeadEstimate) -> list[str]:
@@ -233,16 +235,16 @@ def _one_round(updates: Updates, sample: Updates, method: str, copies: bool) -> 
     groups = near_copies(moments, d, model, share * d) if copies else []
     if not groups:
         return _by_model(model, moments, sample, share * d, method)
-    kept = one_of_each(groups, len(updates))
-    part, counts = moments[np.ix_(kept, kept)], counts_of(groups, len(updates))
-    if len(kept) < 3:
+    rows = one_of_each(groups, len(updates))
+    rest, counts = moments[np.ix_(rows, rows)], counts_of(groups, len(updates))
+    if len(rows) < 3:
         why = "fewer than 3 clients but for copies, upper bounds"
-        found = NoiseLevels(np.diag(part), "column-norm", why, identified=False)
+        estimate = NoiseLevels(np.diag(rest), "column-norm", why, identified=False)
     else:
-        model = factor_analysis(part, d, share * d)
-        found = _by_model(model, part, sample[kept], share * d, method)
-    levels = shared_out(found.variances, kept, groups, squares)
-    return replace(found, variances=levels, copies=counts)
+        model = factor_analysis(rest, d, share * d)
+        estimate = _by_model(model, rest, sample[rows], share * d, method)
+    levels = shared_out(estimate.variances, rows, groups, squares)
+    return replace(estimate, variances=levels, copies=counts)
 
 
 def _by_model(
@@ -306,9 +308,9 @@ def difference_levels(
         groups = near_copies(moments, d, model, most_left=LEFT_OF_DIFFERENCES)
         levels, counts = model.variances, counts_of(groups, n)
         if groups:
-            kept = one_of_each(groups, n)
-            part = moments[np.ix_(kept, kept)]
-            found = factor_analysis(part, d).variances if len(kept) > 2 else np.diag(part)
-            levels = shared_out(found, kept, groups, squares)
+            rows = one_of_each(groups, n)
+            rest = moments[np.ix_(rows, rows)]
+            rest_levels = factor_analysis(rest, d).variances if len(rows) > 2 else np.diag(rest)
+            levels = shared_out(rest_levels, rows, groups, squares)
     sure = _HUNDREDTH * (squares - levels) <= 0.25 * levels
     return Differences(np.maximum(levels, _HUNDREDTH * squares), counts, sure)

@@ -135,7 +135,7 @@ def quietest_part(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     """
     stretches = min(max(rows.shape[1] // _STRETCH, 1), _STRETCHES)
     parts = np.array_split(rows, stretches, axis=1)
-    medians = np.array([_medians(np.abs(part)) for part in parts], dtype=np.float64)
+    medians = np.array([_medians(np.abs(stretch)) for stretch in parts], dtype=np.float64)
     quietest: npt.NDArray[np.float64] = np.square(medians.min(axis=0) / MAD_OF_NORMAL)
     return quietest
 
@@ -170,6 +170,6 @@ def silent_sums(updates: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.
     middle = head.start + head.classes * head.inputs
     weights = updates[:, head.start : middle].reshape(len(updates), head.classes, head.inputs)
     biases = updates[:, middle : middle + head.classes, None]
-    sums = np.concatenate([part.sum(1, dtype=np.float64) for part in (weights, biases)], axis=1)
+    sums = np.concatenate([block.sum(1, dtype=np.float64) for block in (weights, biases)], axis=1)
     silent: npt.NDArray[np.float32] = (sums / np.sqrt(head.classes)).astype(np.float32)
     return silent
