@@ -25,17 +25,19 @@ IDS = 20
 """Whole numbers, all different, above which they are taken for ids."""
 
 
-def about_features(raw: RawTable, schema: Schema, own: OwnTable, labels: Labels) -> Iterator[str]:
+def about_features(
+    raw: RawTable, schema: Schema, site_table: OwnTable, labels: Labels
+) -> Iterator[str]:
     """Yield warnings about constants, ids and leaks."""
     for column in schema.columns:
         marks = (*schema.missing, *column.missing)
-        cells, missing = own.read(raw, column.name, column.aliases, marks)
+        cells, missing = site_table.read(raw, column.name, column.aliases, marks)
         if isinstance(column, NumberColumn):
             values = cells.numbers
         else:
-            texts, places = own.choices(column.name, column.categories)
-            found = cells.lookup(texts)
-            values = np.where(found >= 0, places[found], np.nan)
+            texts, places = site_table.choices(column.name, column.categories)
+            index = cells.lookup(texts)
+            values = np.where(index >= 0, places[index], np.nan)
         held = np.isfinite(values) & ~missing
         different, name = np.unique(values[held]), f"warning: column '{column.name}'"
         if len(different) == 1 and held.sum() >= LEAST:
@@ -71,22 +73,22 @@ def telling(
         labels: of the records.
         is_number: whether values have an order.
     """
-    known, best = labels.rows >= 0, 0.0
-    for rows, scores in ((known & held, values), (known, held.astype(np.float64))):
-        found = []
-        for at in range(len(labels.names)):
-            is_label = labels.rows[rows] == at
+    labelled, best = labels.rows >= 0, 0.0
+    for rows, scores in ((labelled & held, values), (labelled, held.astype(np.float64))):
+        areas = []
+        for label in range(len(labels.names)):
+            is_label = labels.rows[rows] == label
             if min(is_label.sum(), (~is_label).sum()) >= LEAST:
                 given = scores[rows] if is_number else _share(scores[rows], is_label)
                 area = float(auroc(given, is_label, np.ones((1, len(given))))[0])
-                found.append(max(area, 1 - area) if is_number else area)
-        best = max(best, float(np.mean(found)) if found else 0.0)
+                areas.append(max(area, 1 - area) if is_number else area)
+        best = max(best, float(np.mean(areas)) if areas else 0.0)
     return best
 
 
 def _share(values: npt.NDArray[np.float64], is_label: Mask) -> npt.NDArray[np.float64]:
     """Return each category's share of the label without the record, (n,)."""
-    _, at, counts = np.unique(values, return_inverse=True, return_counts=True)
-    others = counts[at] - 1
-    hits = np.bincount(at, weights=is_label)[at] - is_label
+    _, categories, counts = np.unique(values, return_inverse=True, return_counts=True)
+    others = counts[categories] - 1
+    hits = np.bincount(categories, weights=is_label)[categories] - is_label
     return np.where(others > 0, hits / np.maximum(others, 1), 0.5)
