@@ -31,6 +31,12 @@ each).
 """
 HEAD_USED = "head: sums over the classes, which hold no signal"
 FORGED = "head quieter than the rest of the update allows"
+SURE_OF_HEAD = 0.04
+"""Variance of a log silent mean square at which the head alone identifies.
+
+It is reached at 49 inputs: then 95 % of q are below 1.083, for 2 to 40 clients of a spread of 1 to
+1,000 (20,000 draws each).
+"""
 _STRETCH, _STRETCHES = 500, 16
 
 
@@ -121,6 +127,12 @@ def combine_with_head(
     # Precisions: 1/(errors + bias) for the estimator, 1/silent_errors for the silent sums.
     shares = (errors + bias) / (errors + bias + silent_errors)
     return HeadEstimate(levels * np.exp(shares * believed), shares, forged)
+
+
+def head_notes(combined: HeadEstimate) -> list[str]:
+    """Return a journal note per level decided by the head, else empty."""
+    notes = np.where(combined.shares > 0.5, f"; {HEAD_USED}", "")
+    return [str(note) for note in np.where(combined.forged, f"; {FORGED}", notes)]
 
 
 def quietest_part(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

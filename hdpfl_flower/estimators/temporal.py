@@ -19,17 +19,16 @@ import numpy.typing as npt
 from hdpfl_flower.estimators.credible import FLAT, flat_updates, require_finite
 from hdpfl_flower.estimators.near_copies import COPIES
 from hdpfl_flower.estimators.noise_level import (
-    SHARED,
-    SURE_OF_HEAD,
     NoiseLevels,
     difference_levels,
-    head_notes,
     measure_noise,
     sample_coordinates,
 )
 from hdpfl_flower.estimators.softmax_head import (
+    SURE_OF_HEAD,
     Head,
     combine_with_head,
+    head_notes,
     quietest_part,
     silent_squares,
 )
@@ -52,6 +51,7 @@ _REPEATED = 1e-6
 _SILENCE = 1e-9
 """An update of less than this share of the median mean square counts as one of zeros."""
 TEMPORAL = "temporal: differences of consecutive uploads"
+SHARED = "; most of a difference is a change that others share"
 DRIFTED = "; what drifted over larger gaps is subtracted"
 UNSURE = "; drift over larger gaps may be more than a quarter of it"
 SILENT = "none: an update of zeros"
@@ -122,7 +122,7 @@ class TrackOptions:
     """How :func:`track` estimates.
 
     Attributes:
-        method: an estimator of :func:`~hdpfl_flower.estimators.noise_level.measure_noise`.
+        method: ``temporal``, or of :func:`~hdpfl_flower.estimators.noise_level.measure_noise`.
             ``temporal`` and ``auto`` use pairs of uploads, and before a client's second upload
             ``auto``'s estimate of one round; ``auto`` also does so where the differences exceed the
             uploads, which noise cannot: then the signal is moving. A bound replaces no estimate.

@@ -35,8 +35,7 @@ def flattened(rows: Rows, kind: str, seed: int) -> Rows:
 @pytest.mark.parametrize("method", ESTIMATORS)
 def test_a_flat_update_is_the_noisiest_of_the_round(method: str, kind: str) -> None:
     rows = flattened(rows_of(2), kind, 3)
-    previous = flattened(rows_of(4), kind, 5) if method == "temporal" else None
-    found = measure_noise(rows, method, previous)
+    found = measure_noise(rows, method)
     others = np.delete(found.variances, 2)
     assert found.variances[2] == others.max()
     assert not found.identified
