@@ -165,9 +165,7 @@ def last_soft_round(mpo: float, rounds: int) -> int:
 
 
 def separations_of(means: Matrix, widths: Vector) -> Matrix:
-    """Return SS(m, m') = ‖μₘ − μₘ'‖ / (2·max(sₘ, sₘ')), shape ``(M, M)``.
-
-    The diagonal is ∞.
+    """Return SS(m, m') = ‖μₘ − μₘ'‖ / (2·max(sₘ, sₘ')), shape ``(M, M)``; ∞ for m = m'.
 
     Args:
         means: shape ``(M, k)``.

@@ -240,9 +240,7 @@ class Texts:
         return Texts(tuple(self.values[text] for text in used), places)
 
     def ids(self, notation: Notation = PLAIN) -> list[bytes]:
-        """Return each text as an id; ``7.0`` becomes ``7``.
-
-        With a decimal comma ``7,0`` becomes ``7``.
+        """Return each text as an id; ``7.0``, or ``7,0`` with a decimal comma, becomes ``7``.
 
         Writers change a whole column from 7 to 7.0 when one id is missing: that changes no id.
         """

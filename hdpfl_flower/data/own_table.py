@@ -1,6 +1,4 @@
-"""Conversion of a site's own table to the run's public schema.
-
-Maps names, units, dates and values.
+"""Names, units, dates and values of a site's own table, converted to the run's public schema.
 
 The profile's entries for the table (``config/data_source.py``) act on each cell alone, as the
 schema does: no cell raises, and no cell changes the result of another row. Errors name keys of the

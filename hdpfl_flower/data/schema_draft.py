@@ -1,6 +1,4 @@
-"""Schema proposed from a site's own CSV, without its values.
-
-The command ``hdpfl-site schema draft``.
+"""Schema proposed from a site's own CSV, without its values: ``hdpfl-site schema draft``.
 
 The file is to become public terms. It holds the names of columns (the header) and their types;
 bounds, categories and classes are ``TO_CHOOSE``, since a minimum or a category of one patient alone

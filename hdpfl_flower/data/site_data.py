@@ -346,18 +346,14 @@ def load_arrays(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     Raises:
         DataError: the file or an array is missing, or holds no numbers.
     """
-    x, y = (floats_of(array) for array in _load_npz(path))
-    return x, y
-
-
-def _load_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     try:
         # A pickle can run its author's code.
         with np.load(path, allow_pickle=False) as file:
-            return array_in(file, "x"), array_in(file, "y")
+            stored = array_in(file, "x"), array_in(file, "y")
     except Exception:
         # A damaged archive fails in many ways; its messages might quote its content.
         raise DataError(
             "'data.path' is not there or is no .npz file with arrays 'x' and 'y'; write it with "
             "numpy.savez, numbers only"
         ) from None
+    return floats_of(stored[0]), floats_of(stored[1])

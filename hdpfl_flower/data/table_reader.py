@@ -213,9 +213,7 @@ def _refuse_other_kinds(first: bytes) -> None:
 
 
 def _chosen(names: Sequence[str | bytes], wanted: Sequence[Wanted]) -> list[int]:
-    """Return each wanted column's place in the header ``names``.
-
-    Errors name no other column.
+    """Return each wanted column's place in the header ``names``; errors name no other column.
 
     Raises:
         DataError: the header lacks one of them, or has it twice.

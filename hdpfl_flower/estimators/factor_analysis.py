@@ -99,9 +99,7 @@ def effective_dimension(updates: npt.NDArray[np.float32], moments: Matrix) -> fl
 
 
 def spare_equations(n: int, factors: int) -> int:
-    """Return the equations beyond a factor model's unknowns.
-
-    The equations are those of n variables' moments.
+    """Return the equations of n variables' moments beyond a factor model's unknowns.
 
     Half of (n − k)² − (n + k); Ledermann's bound is where it is 0 (Psychometrika 1937).
 

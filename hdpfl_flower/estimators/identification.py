@@ -1,6 +1,4 @@
-"""Checks of whether one round separates signal from noise.
-
-They define ``identified``.
+"""Checks of whether one round separates signal from noise; they define ``identified``.
 
 Factor analysis returns a number for every round, also if it is not the noise: few clients leave
 the model no equation to spare, a factor may be one client's own (a Heywood case: its noise is

@@ -111,9 +111,7 @@ def sampled_rpca(updates: npt.NDArray[np.float32]) -> PrincipalComponentPursuit:
 
 
 def _limit(logs: list[Vector], floor: Vector) -> Vector:
-    """Return the extrapolated limit of three vectors, a sweep apart.
-
-    Without a limit: the last of them.
+    """Return the extrapolated limit of three vectors a sweep apart; without one: the last.
 
     Only a first value above ``floor`` starts a geometric approach; from the floor it is a leap.
     """

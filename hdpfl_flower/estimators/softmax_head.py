@@ -58,9 +58,7 @@ class Head:
 
 
 def head_of(spec: str, task: Task, shapes: Mapping[str, tuple[int, ...]]) -> Head | None:
-    """Return the head of the model ``spec``, or None.
-
-    None for a regression, or for a user's own network.
+    """Return the head of the model ``spec``; None for a regression or a user's own network.
 
     Args:
         spec: as in :func:`~hdpfl_flower.models.networks.build_model`.

@@ -159,9 +159,7 @@ class Ledger:
             self._append(CLOSED, {"run_id": run_id, **({"tuned": True} if tuned else {})})
 
     def approve(self, approval: Approval) -> None:
-        """Record the operator's approval of a run's request.
-
-        A second call has no effect.
+        """Record the operator's approval of a run's request; a second call has no effect.
 
         Raises:
             LedgerError: the run was refused, which is final.

@@ -55,9 +55,7 @@ class Direction:
         return cls(before, now, norm) if 0 < norm < math.inf else None
 
     def project(self, update: Vector) -> Vector:
-        """Return v·update, shape ``(1,)``, independent of threads.
-
-        Summed in float64.
+        """Return v·update, shape ``(1,)``, summed in float64, independent of threads.
 
         >>> line = Direction(np.zeros(2, np.float32), np.array([3, 4], np.float32), 5.0)
         >>> line.project(np.array([5, 10], np.float32))

@@ -8,9 +8,7 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
-    """Write ``content`` to ``path`` atomically.
-
-    An interruption leaves the old content.
+    """Write ``content`` to ``path`` atomically; an interruption leaves the old content.
 
     Args:
         path: the file; its folder exists.

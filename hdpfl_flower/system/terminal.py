@@ -30,9 +30,7 @@ EXIT_CODES = (
 def new_app(
     help_text: str, *, version: str = "", commands: Mapping[str, Later] | None = None
 ) -> typer.Typer:
-    """Return a command line with help when called bare.
-
-    Tracebacks are plain, without locals.
+    """Return a command line with help when called bare, and plain tracebacks without locals.
 
     Args:
         help_text: its description.

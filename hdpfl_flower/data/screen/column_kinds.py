@@ -1,7 +1,4 @@
-"""Guess of a column's kind in a site's own table.
-
-Only for the site's own screen, as ``losses.py``.
-"""
+"""Guess of a column's kind, only for the site's own screen, as ``losses.py``."""
 
 from __future__ import annotations
 

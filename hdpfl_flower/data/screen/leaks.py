@@ -1,7 +1,4 @@
-"""Constants, ids and leaks of the label among the features.
-
-Only for the site's own screen, as ``losses.py``.
-"""
+"""Constants, ids and leaks of the label among the features, only for the site's own screen."""
 
 from __future__ import annotations
 
@@ -60,9 +57,7 @@ def _are_ids(different: npt.NDArray[np.float64], held: int) -> bool:
 def telling(
     values: npt.NDArray[np.float64], held: Mask, labels: Labels, *, is_number: bool
 ) -> float:
-    """Return a feature's AUROC for the label.
-
-    Or that of its absence; 0 for few records.
+    """Return a feature's AUROC for the label, or that of its absence; 0 for few records.
 
     The mean over the labels, each against all others. A category's score is the share of the
     label among the other records of that category.

@@ -134,10 +134,7 @@ def _of_counts(
 def labels_of(
     raw: RawTable, schema: Schema, site_table: OwnTable, lost: Sequence[LostRow]
 ) -> Labels:
-    """Return the labels of all rows.
-
-    Of a lost one if its cells leave one reading.
-    """
+    """Return the labels of all rows, of a lost one if its cells leave one reading."""
     column = outcomes(schema)[-1]  # of survival: the event
     cells, missing = site_table.read(raw, column.column, column.aliases, schema.missing)
     groups = schema.label.classes if schema.label.event is None else schema.label.event.groups

@@ -1,7 +1,4 @@
-"""Rows that cannot be cut, with cause and label.
-
-Only for the site's own screen, as ``losses.py``.
-"""
+"""Rows that cannot be cut, with cause and label, only for the site's own screen."""
 
 from __future__ import annotations
 
