@@ -83,7 +83,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'hdpfl_flower' has no public name '{name}'")
     module = _PUBLIC[name]
     try:
-        found = import_module(module)
+        definer = import_module(module)
     except ModuleNotFoundError as error:
         if hidden := _hidden_by():
             raise ImportError(hidden) from None
@@ -92,7 +92,7 @@ def __getattr__(name: str) -> Any:
                 f"'{name}' is in the wheel of hdpfl-flower, and not in the app that Flower sends"
             ) from None
         raise
-    value = getattr(found, _OTHER_NAMES.get(name, name), found)
+    value = getattr(definer, _OTHER_NAMES.get(name, name), definer)
     globals()[name] = value
     return value
 

@@ -63,9 +63,7 @@ class InstallationError(HDPFLError):
 
 
 class Reason(StrEnum):
-    """Reason why a site declines, for its own counts.
-
-    The server receives the same code for all of them.
+    """Reason why a site declines, for its own counts; the server receives one code for all.
 
     The values are stored beside the ledger: none is renamed or removed.
     """
@@ -79,9 +77,7 @@ class Reason(StrEnum):
 
 
 class Declined(HDPFLError):  # noqa: N818 - a decision of the site, not a fault
-    """The site refuses a request; the server receives one constant code.
-
-    No reason is sent.
+    """The site refuses a request; the server receives one constant code, without a reason.
 
     Attributes:
         reason: category in the site's counts.

@@ -1,8 +1,8 @@
 """Format numbers of all files and messages: ``docs/reference/formats.md``.
 
-A number names what the fields of a file or message mean. It is raised with every new field, so that
-no version reads a file without a field that it should obey. From 0.1.0 on a version reads every
-number up to its own.
+A number names the meaning of the fields of a file or message. It is raised with every new field, so
+that no version reads a file without a field that it should obey. From 0.1.0 on a version reads
+every number up to its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Local steps of each site a round, from the public terms or from what the site discloses."""
+"""Local steps of each site a round, from the public terms or from disclosed facts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDEST = 10.0
 scales a site's share by no more."""
 
 FACTS = frozenset({"batch-size", "declared-records"})
-"""What a site discloses of its steps."""
+"""Disclosed facts that determine a site's steps."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -26,7 +26,7 @@ class LocalSteps:
 
     Attributes:
         counts: kᵢ, at least 1, shape ``(n,)``; 1 for all where they are not known.
-        known: whose is known, by the terms or by what it discloses; shape ``(n,)``.
+        known: sites with a known number, by the terms or by disclosed facts; shape ``(n,)``.
     """
 
     counts: Floats
@@ -39,7 +39,7 @@ def facts_needed(terms: RunTerms) -> frozenset[str]:
 
 
 def local_steps(terms: RunTerms, batch_sizes: Floats, records: Floats) -> LocalSteps:
-    """Return k of every site: ``local-steps``, else ⌈K·N/b⌉ from what it discloses.
+    """Return k of every site: ``local-steps``, else ⌈K·N/b⌉ of disclosed N and b.
 
     A site that does not disclose both gets the median of those that do. Where fewer than half of
     the sites do, all get 1: one site cannot set the measure for the rest.
@@ -59,18 +59,18 @@ def local_steps(terms: RunTerms, batch_sizes: Floats, records: Floats) -> LocalS
     if terms.local_steps:
         return LocalSteps(np.full(n, float(terms.local_steps)), np.ones(n, dtype=np.bool_))
     # Below 1 nothing is a number of records: a disclosed 0 would divide by zero.
-    known = np.isfinite(batch_sizes) & np.isfinite(records) & (batch_sizes >= 1) & (records >= 1)
-    if not known.any() or 2 * known.sum() < n:
+    usable = np.isfinite(batch_sizes) & np.isfinite(records) & (batch_sizes >= 1) & (records >= 1)
+    if not usable.any() or 2 * usable.sum() < n:
         return LocalSteps(np.ones(n), np.zeros(n, dtype=np.bool_))
-    disclosed = np.ceil(terms.local_epochs * records[known] / batch_sizes[known])
+    disclosed = np.ceil(terms.local_epochs * records[usable] / batch_sizes[usable])
     middle = float(np.median(disclosed))
     counts = np.full(n, middle)
-    counts[known] = np.clip(disclosed, max(1.0, middle / WIDEST), WIDEST * middle)
-    return LocalSteps(counts, known)
+    counts[usable] = np.clip(disclosed, max(1.0, middle / WIDEST), WIDEST * middle)
+    return LocalSteps(counts, usable)
 
 
 def disclosed_steps(terms: RunTerms, updates: RoundUpdates) -> LocalSteps:
-    """Return the local steps of a round's sites, from what they disclosed."""
+    """Return the local steps of a round's sites, from their disclosed facts."""
     nothing = np.full(len(updates.sites), np.nan)
     batch_sizes = updates.disclosed.get("batch-size", nothing)
     return local_steps(terms, batch_sizes, updates.disclosed.get("declared-records", nothing))

@@ -75,8 +75,8 @@ class Revision:
             rates of those rounds.
         noise_before: expected squared lengths of the noise of those rounds' moves, summed.
         noise_after: likewise by the new weights.
-        taken_back: site → by what its updates are multiplied less in the model, the mean over the
-            coordinates; below 0: more.
+        taken_back: site → decrease of its updates' factor in the model, the mean over the
+            coordinates; below 0: increase.
     """
 
     move: npt.NDArray[np.float32]
@@ -104,7 +104,7 @@ class Outcome:
         reported: float32, shape ``(d,)``; added to the global model for the one that is
             tested, stored and sent at the end, if that is not the model that sites train from;
             None: they are the same.
-        revision: what else moves the model, by earlier updates; None: nothing.
+        revision: further move of the model, by earlier updates; None: none.
     """
 
     update: npt.NDArray[np.float32]

@@ -31,10 +31,10 @@ _PARTS = ("flwr", "torch", "numpy", "opacus", "dp-accounting", "scipy", "scikit-
 
 def versions() -> dict[str, str]:
     """Return name → version of package, Python and numerical libraries."""
-    found = {_NAME: __version__, "python": platform.python_version()}
-    for part in _PARTS:
+    by_name = {_NAME: __version__, "python": platform.python_version()}
+    for library in _PARTS:
         try:
-            found[part] = version(part)
+            by_name[library] = version(library)
         except PackageNotFoundError:
-            found[part] = "not installed"
-    return found
+            by_name[library] = "not installed"
+    return by_name

@@ -37,7 +37,7 @@ def stretches(head: Head, size: int) -> Iterator[tuple[int, slice]]:
         head: where the class rows lie.
         size: d, numbers of the model.
 
-    >>> [(block, part.start, part.stop) for block, part in stretches(Head(1, 2, 3), 9)]
+    >>> [(block, s.start, s.stop) for block, s in stretches(Head(1, 2, 3), 9)]
     [(2, 0, 1), (0, 1, 4), (1, 4, 7), (0, 7, 8), (1, 8, 9)]
     """
     middle = head.start + head.classes * head.inputs
@@ -59,13 +59,13 @@ def weighted_rows(weights: RowWeights, updates: Rows) -> Rows:
     """
     total = np.empty(updates.shape[1], np.float32)
     factors = weights.scales[:, None] * weights.shares
-    for block, part in stretches(weights.head, updates.shape[1]):
-        total[part] = weighted_sum(factors[block], updates[:, part])
+    for block, stretch in stretches(weights.head, updates.shape[1]):
+        total[stretch] = weighted_sum(factors[block], updates[:, stretch])
     return total
 
 
 def by_rows(weights: RowWeights, update: Rows, gauges: Mapping[str, float | Floats]) -> Outcome:
-    """Return the outcome whose ``weights`` and ``scale`` are the means over the coordinates.
+    """Return the outcome; its ``weights`` and ``scale`` are the means over the coordinates.
 
     Args:
         weights: of the round.
@@ -73,15 +73,15 @@ def by_rows(weights: RowWeights, update: Rows, gauges: Mapping[str, float | Floa
         gauges: for the journal.
     """
     sizes = np.zeros(len(weights.scales))
-    for block, part in stretches(weights.head, len(update)):
-        sizes[block] += part.stop - part.start
+    for block, stretch in stretches(weights.head, len(update)):
+        sizes[block] += stretch.stop - stretch.start
     factors = (sizes * weights.scales) @ weights.shares / len(update)
     scale = float(factors.sum())
     return Outcome(update, factors / scale, gauges, scale, weights)
 
 
 def part_of(outcome: Outcome, site: int, row: Rows) -> Rows:
-    """Return what the update of a site adds to a round's, float32, shape ``(d,)``.
+    """Return the part of a site's update in a round's, float32, shape ``(d,)``.
 
     Args:
         outcome: of a strategy that declares a weighted sum.
@@ -91,7 +91,7 @@ def part_of(outcome: Outcome, site: int, row: Rows) -> Rows:
     weights = outcome.row_weights
     if weights is None:
         return np.float32(outcome.scale * outcome.weights[site]) * row
-    part, factors = np.empty_like(row), weights.scales * weights.shares[:, site]
+    added, factors = np.empty_like(row), weights.scales * weights.shares[:, site]
     for block, stretch in stretches(weights.head, len(row)):
-        part[stretch] = np.float32(factors[block]) * row[stretch]
-    return part
+        added[stretch] = np.float32(factors[block]) * row[stretch]
+    return added

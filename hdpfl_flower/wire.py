@@ -5,9 +5,9 @@ shape, a dtype or a key that is not expected raises :class:`WireError` before an
 
     server → site   "model":        parameters by name, float32
                     "instructions": the format, the terms (JSON) and the round; in PFA+ also the
-                                    model that a site is to have kept; else what "others" are for
-                    "others":       more models, to choose from or to be pulled to; or what a
-                                    site is to add to its model over the round (SCAFFOLD)
+                                    model that a site is to have kept; else the use of "others"
+                    "others":       more models, to choose from or to be pulled to; or a vector that
+                                    a site is to add to its model over the round (SCAFFOLD)
     site → server   "update":       one noisy vector, float32, shape (d,); or, where it is asked for
                                     that, its one number along the model's last step, (1,)
                     "choice":       the model that it chose privately, where it is asked to
@@ -96,8 +96,8 @@ class Instructions:
         digest: SHA-256 of the whole request without Flower's ids, so a replay has the same one.
         model_digest: SHA-256 of the model alone.
         project: ``model_digest`` of an earlier model: the update is requested as one number along
-            the step from there to this model. ``WHOLE``: as it is, but keep this model for such a
-            request. None: as it is.
+            the step from there to this model. ``WHOLE``: as it is, but keep this model for a later
+            request of that kind. None: as it is.
         others: more models, not yet decoded.
         use: their use, ``CHOOSE``, ``PULL`` or ``OFFSET``; empty: there are none.
     """
@@ -127,9 +127,8 @@ def write_instructions(
     use: str = "",
 ) -> RecordDict:
     """Return a message's content to a site; arguments as in :class:`Instructions`."""
-    head = ConfigRecord({
-        _FORMAT: formats.INSTRUCTIONS.newest, "terms": terms.to_json(), "round": server_round,
-    })  # fmt: skip
+    head = ConfigRecord({_FORMAT: formats.INSTRUCTIONS.newest, "terms": terms.to_json()})
+    head["round"] = server_round
     if project is not None:
         head[_PROJECT] = project
     if not others:
@@ -172,10 +171,8 @@ def read_instructions(content: RecordDict) -> Instructions:
     asked = hashlib.sha256(f"{terms}\n{server_round}\n{named}\n{contents}".encode())
     for other in others:
         asked.update(f"\n{use}\n{model_digest(other)}".encode())
-    return Instructions(
-        read, server_round, model, asked.hexdigest(), contents, named,
-        others, use,
-    )  # fmt: skip
+    digest = asked.hexdigest()
+    return Instructions(read, server_round, model, digest, contents, named, others, use)
 
 
 def _read_others(record: object) -> tuple[ArrayRecord, ...]:
@@ -397,7 +394,7 @@ def read_own(record: ArrayRecord) -> Arrays:
 def pack_models(models: Iterable[ArrayRecord]) -> ArrayRecord:
     """Return several models as one record, prefixed ``0/``, ``1/``, …."""
     return ArrayRecord(
-        {f"{i}/{name}": array for i, one in enumerate(models) for name, array in one.items()}
+        {f"{i}/{name}": array for i, model in enumerate(models) for name, array in model.items()}
     )
 
 
@@ -407,7 +404,7 @@ def unpack_models(record: ArrayRecord) -> tuple[ArrayRecord, ...]:
     Raises:
         WireError: other names than those of :func:`pack_models`.
     """
-    return tuple(ArrayRecord(one) for one in split_models(record))
+    return tuple(ArrayRecord(model) for model in split_models(record))
 
 
 def split_models(named: Mapping[str, Item]) -> list[dict[str, Item]]:

@@ -35,37 +35,39 @@ class After(Settings):
     @property
     def kinds(self) -> tuple[Ending, ...]:
         """The kinds asked for."""
-        return tuple(each for each in (getattr(self, name) for name in KINDS) if each is not None)
+        return tuple(
+            ending for ending in (getattr(self, name) for name in KINDS) if ending is not None
+        )
 
-    def over(self, own: After) -> After:
-        """Return these kinds, filled in from a strategy's ``own``."""
-        found = {each.kind: each for each in own.kinds}
-        for each in self.kinds:
-            default = type(each)().as_texts()
-            given = {k: text for k, text in each.as_texts().items() if text != default.get(k)}
-            before = found[each.kind].as_texts() if each.kind in found else {}
-            found[each.kind] = parse_kind(type(each), {**before, **given})
-        return After.parse(found)
+    def over(self, defaults: After) -> After:
+        """Return these kinds, filled in from a strategy's ``defaults``."""
+        kinds = {ending.kind: ending for ending in defaults.kinds}
+        for ending in self.kinds:
+            default = type(ending)().as_texts()
+            given = {k: text for k, text in ending.as_texts().items() if text != default.get(k)}
+            before = kinds[ending.kind].as_texts() if ending.kind in kinds else {}
+            kinds[ending.kind] = parse_kind(type(ending), {**before, **given})
+        return After.parse(kinds)
 
     def to_text(self) -> str:
         """Return the canonical text: each kind with its settings, between commas."""
-        return ", ".join(each.to_text() for each in self.kinds)
+        return ", ".join(ending.to_text() for ending in self.kinds)
 
 
 def read_after(value: object) -> After:
-    """Return the kinds of a text, between commas, with settings.
+    """Return the kinds that a text lists between commas, with settings.
 
     Raises:
         ValueError: no kind or setting has that name, or a value is wrong; no value is in it.
     """
     if isinstance(value, After):
         return value
-    found: dict[str, Ending] = {}
+    endings: dict[str, Ending] = {}
     text = read_line(value)
-    for part in text.split(",") if text.strip() else ():
-        name, *words = part.split() or [""]
+    for words_of_kind in text.split(",") if text.strip() else ():
+        name, *words = words_of_kind.split() or [""]
         kind = find_kind(name, KINDS, "kind of work after the run")
-        if name in found:
+        if name in endings:
             raise ValueError(f"names '{name}' twice; leave one out")
-        found[name] = parse_kind(kind, read_settings(words))
-    return After.parse(found)
+        endings[name] = parse_kind(kind, read_settings(words))
+    return After.parse(endings)

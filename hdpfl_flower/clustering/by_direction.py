@@ -65,34 +65,34 @@ def cluster_by_direction(
         positions, scales, strengths = weighted_picture(gram, d, variances, centred=False)
         # The updates are divided by σᵢ here, so noise alone has eigenvalues near d.
         seen = int(np.count_nonzero(strengths > d * noise_edge(len(gram), d)))
-        found, doubts = [], []
+        fits, doubts = [], []
         for count in candidates:
-            kept = count if seen > 1 else 1
-            points, noise = on_sphere(positions[:, :kept], variances[:, None] * scales[:kept])
-            found.append(fit_clusters(points, noise, count, seen >= count - 1))
+            axes = count if seen > 1 else 1
+            points, noise = on_sphere(positions[:, :axes], variances[:, None] * scales[:axes])
+            fits.append(fit_clusters(points, noise, count, seen >= count - 1))
             # Radians² on the unit sphere. A client hidden by noise is in doubt in every candidate,
             # which would only blur the choice.
             spread = noise.mean(axis=1)
             shown = spread < max(_ANYWHERE, _HIDDEN * float(np.median(spread)))
-            doubts.append(float((1 - found[-1].confidence)[shown].sum()))
-    return select_most_certain(found, doubts)
+            doubts.append(float((1 - fits[-1].confidence)[shown].sum()))
+    return select_most_certain(fits, doubts)
 
 
-def select_most_certain(found: Sequence[Clusters], doubts: Sequence[float]) -> Clusters:
+def select_most_certain(fits: Sequence[Clusters], doubts: Sequence[float]) -> Clusters:
     """Return the clusters with the least doubt; on ties the finest.
 
     If two groups are taken for one, or one for two, some clients lie between. Fits with a
     cluster of one client or none do not count, unless all have one.
 
     Args:
-        found: clusters of the same clients.
-        doubts: for each the expected number of misplaced clients, without those that noise
+        fits: clusters of the same clients.
+        doubts: for each fit the expected number of misplaced clients, without those that noise
             lets point anywhere: these are in doubt in all.
     """
-    both = list(zip(found, doubts, strict=True))
+    both = list(zip(fits, doubts, strict=True))
     whole = [(clusters, doubt) for clusters, doubt in both if clusters.sizes.min() > 1] or both
     # Doubts below _CERTAIN are equal: then the finest clusters win.
-    return min(whole, key=lambda one: (max(one[1], _CERTAIN), -len(one[0].sizes)))[0]
+    return min(whole, key=lambda fit: (max(fit[1], _CERTAIN), -len(fit[0].sizes)))[0]
 
 
 def on_sphere(positions: Matrix, noise: Matrix) -> tuple[Matrix, Matrix]:

@@ -27,7 +27,7 @@ from hdpfl_flower.linalg.types import Updates, Vector
 
 
 def judged(
-    found: Clusters,
+    clusters: Clusters,
     updates: Updates,
     variances: Vector,
     head: Head | None = None,
@@ -36,7 +36,7 @@ def judged(
     """Return the clusters with the claim that they allow.
 
     Args:
-        found: clusters of ``updates`` by any map.
+        clusters: of ``updates`` by any map.
         updates: float32, shape ``(n, d)``.
         variances: σᵢ² per coordinate, positive, shape ``(n,)``.
         head: position of the softmax layer; None: not known.
@@ -46,8 +46,8 @@ def judged(
         Untrusted clusters are returned unchanged, with a claim that states the reason.
         If label proportions explain some clusters, the remaining ones are returned.
     """
-    if not found.separated:
-        return replace(found, claim=ONE)
+    if not clusters.separated:
+        return replace(clusters, claim=ONE)
     gram, d = inner_products(updates), updates.shape[1]
     factors = np.ones(len(gram))
     if by_direction:
@@ -57,13 +57,13 @@ def judged(
     exact = variances * factors**2
     claim = UNCHECKED
     if head is not None:
-        means = head_means(updates, head, found.assignment, exact, factors)
-        left = joined(found, explained_pairs(means))
+        means = head_means(updates, head, clusters.assignment, exact, factors)
+        left = joined(clusters, explained_pairs(means))
         if len(left.sizes) == 1:
-            return replace(found, claim=LABEL_SKEW)
-        found, claim = left, SEVERAL
+            return replace(clusters, claim=LABEL_SKEW)
+        clusters, claim = left, SEVERAL
     # The centres of M clusters differ in M − 1 directions; only these enter the test.
-    kept = len(found.sizes) - 1
+    axes = len(clusters.sizes) - 1
     points, scales, _ = weighted_picture(gram * np.outer(factors, factors), d, exact)
-    one = is_one_cluster(points[:, :kept], exact[:, None] * scales[:kept], kept + 1)
-    return replace(found, claim=ONE if one else claim)
+    is_single = is_one_cluster(points[:, :axes], exact[:, None] * scales[:axes], axes + 1)
+    return replace(clusters, claim=ONE if is_single else claim)

@@ -61,14 +61,14 @@ class Clusters:
     @property
     def assignment(self) -> npt.NDArray[np.int64]:
         """Likeliest cluster of each client, shape ``(n,)``."""
-        found: npt.NDArray[np.int64] = np.argmax(self.shares, axis=1)
-        return found
+        likeliest: npt.NDArray[np.int64] = np.argmax(self.shares, axis=1)
+        return likeliest
 
     @property
     def confidence(self) -> Vector:
         """Probability of that cluster, shape ``(n,)``."""
-        found: Vector = np.max(self.shares, axis=1)
-        return found
+        highest: Vector = np.max(self.shares, axis=1)
+        return highest
 
     @property
     def misplaced(self) -> float:
@@ -131,26 +131,28 @@ def pca_picture(updates: Updates) -> Matrix:
     """
     n, d = updates.shape
     # Z Zᵀ and X Zᵀ, summed over blocks of coordinates: no second matrix of n × d is in memory.
-    own, mixed = np.zeros((n, n)), np.zeros((n, n))
+    standardised, mixed = np.zeros((n, n)), np.zeros((n, n))
     with one_thread():
         for start in range(0, d, _BLOCK):
             block = updates[:, start : start + _BLOCK].astype(np.float64)
             centred = block - block.mean(axis=0)
             spread = np.sqrt(np.square(centred).mean(axis=0))
             centred /= np.where(spread > 0, spread, 1)
-            own += centred @ centred.T
+            standardised += centred @ centred.T
             mixed += block @ centred.T
         # Z Zᵀ = U S² Uᵀ. eigh returns ascending eigenvalues: the last two are the first axes.
-        values, vectors = np.linalg.eigh(own)
+        values, vectors = np.linalg.eigh(standardised)
         positions = mixed @ fix_signs(vectors[:, ::-1][:, :2])
         values = values[::-1][:2]
         positions /= np.sqrt(np.where(values > 0, values, 1))
     positions -= positions.min(axis=0)
     extent = positions.max(axis=0)
     # An axis below this share of the trace is rounding error; scaling would spread it over [0, 1].
-    kept = values > 1e-12 * max(float(np.trace(own)), 1e-300)
-    found: Matrix = np.where(kept & (extent > 0), positions / np.where(extent > 0, extent, 1), 0.0)
-    return found
+    real = values > 1e-12 * max(float(np.trace(standardised)), 1e-300)
+    picture: Matrix = np.where(
+        real & (extent > 0), positions / np.where(extent > 0, extent, 1), 0.0
+    )
+    return picture
 
 
 def last_soft_round(mpo: float, rounds: int) -> int:
@@ -163,9 +165,7 @@ def last_soft_round(mpo: float, rounds: int) -> int:
 
 
 def separations_of(means: Matrix, widths: Vector) -> Matrix:
-    """Return SS(m, m') = ‖μₘ − μₘ'‖ / (2·max(sₘ, sₘ')), shape ``(M, M)``.
-
-    The diagonal is ∞.
+    """Return SS(m, m') = ‖μₘ − μₘ'‖ / (2·max(sₘ, sₘ')), shape ``(M, M)``; ∞ for m = m'.
 
     Args:
         means: shape ``(M, k)``.
@@ -176,9 +176,9 @@ def separations_of(means: Matrix, widths: Vector) -> Matrix:
            [ 2., inf]])
     """
     apart = np.linalg.norm(means[:, None] - means[None, :], axis=2)
-    found: Matrix = apart / (2 * np.maximum(widths[:, None], widths[None, :]))
-    np.fill_diagonal(found, np.inf)
-    return found
+    separations: Matrix = apart / (2 * np.maximum(widths[:, None], widths[None, :]))
+    np.fill_diagonal(separations, np.inf)
+    return separations
 
 
 def candidate_models(clients: int, models: int) -> Sequence[int]:
@@ -199,16 +199,16 @@ def candidate_models(clients: int, models: int) -> Sequence[int]:
     return (models,)
 
 
-def select_best_separated(found: Sequence[Clusters]) -> Clusters:
+def select_best_separated(fits: Sequence[Clusters]) -> Clusters:
     """Return the clusters with the largest MSS; on ties the fewest."""
-    return max(found, key=lambda clusters: clusters.mss)
+    return max(fits, key=lambda clusters: clusters.mss)
 
 
 def fix_signs(vectors: Matrix) -> Matrix:
     """Return the columns with their largest entry made positive."""
     largest = np.argmax(np.abs(vectors), axis=0)
-    found: Matrix = vectors * np.where(vectors[largest, range(vectors.shape[1])] < 0, -1, 1)
-    return found
+    fixed: Matrix = vectors * np.where(vectors[largest, range(vectors.shape[1])] < 0, -1, 1)
+    return fixed
 
 
 def _fit(positions: Matrix, models: int) -> Clusters:

@@ -110,8 +110,8 @@ def explained_pairs(means: HeadMeans) -> npt.NDArray[np.bool_]:
             )
     if explained.any():
         explained = np.tril(~ruled_out, -1)
-    found: npt.NDArray[np.bool_] = explained | explained.T
-    return found
+    symmetric: npt.NDArray[np.bool_] = explained | explained.T
+    return symmetric
 
 
 def _explains(weights: Matrix, biases: Vector, common: Matrix, noise: float) -> tuple[bool, bool]:
@@ -142,23 +142,23 @@ def _explains(weights: Matrix, biases: Vector, common: Matrix, noise: float) -> 
     reliable = 1 - (classes - 1) * noise / square
     unit = biases / np.sqrt(square)
     along = unit @ weights
-    own = unit[:, None] * common
+    class_rows = unit[:, None] * common
     # Orthogonal to the part that `along` counts already, so that no part counts twice.
-    own -= np.outer(unit, unit @ own)
-    share = float((own * weights).sum()) / max(float(np.sqrt(np.square(own).sum())), 1e-300)
-    # Label proportions cannot move against the class's own row: such a move counts 0.
+    class_rows -= np.outer(unit, unit @ class_rows)
+    share = float((class_rows * weights).sum()) / max(
+        float(np.sqrt(np.square(class_rows).sum())), 1e-300
+    )
+    # Label proportions cannot move against the class's own row: a move against it counts 0.
     moved = float(along @ along) - inputs * noise + max(share, 0.0) ** 2
     explains = moved >= ALONG * reliable * whole
     return explains, not explains
 
 
-def joined(found: Clusters, pairs: npt.NDArray[np.bool_]) -> Clusters:
-    """Return the clusters with linked ``pairs`` joined.
-
-    Linked directly or through other clusters.
+def joined(clusters: Clusters, pairs: npt.NDArray[np.bool_]) -> Clusters:
+    """Return the clusters with those joined that ``pairs`` link, also through other clusters.
 
     A joined cluster's probability is the sum of its parts', and its separation from another one the
-    least of theirs. Without a pair: ``found`` itself.
+    least of theirs. Without a pair: ``clusters`` itself.
     """
     models = len(pairs)
     # One label for all clusters joined directly or through others.
@@ -167,15 +167,15 @@ def joined(found: Clusters, pairs: npt.NDArray[np.bool_]) -> Clusters:
         for j in range(i):
             if pairs[i, j]:
                 number = [number[j] if x == number[i] else x for x in number]
-    kept = sorted(set(number))
-    if len(kept) == models:
-        return found
-    into = np.array([kept.index(x) for x in number])
-    member = np.equal(into[:, None], range(len(kept)))
-    apart = np.full((len(kept), len(kept)), np.inf)
+    labels = sorted(set(number))
+    if len(labels) == models:
+        return clusters
+    into = np.array([labels.index(x) for x in number])
+    member = np.equal(into[:, None], range(len(labels)))
+    apart = np.full((len(labels), len(labels)), np.inf)
     for i in range(models):
         for j in range(models):
             if into[i] != into[j]:
-                one, other = into[i], into[j]
-                apart[one, other] = min(apart[one, other], found.separations[i, j])
-    return Clusters(found.shares @ member, found.positions, apart, found.above_noise)
+                first, second = into[i], into[j]
+                apart[first, second] = min(apart[first, second], clusters.separations[i, j])
+    return Clusters(clusters.shares @ member, clusters.positions, apart, clusters.above_noise)

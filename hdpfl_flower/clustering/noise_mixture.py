@@ -50,8 +50,8 @@ def cluster_by_noise(
 
     Args:
         updates: noisy updates from one common model, float32, shape ``(n, d)``.
-        models: M; 0: the largest number from 2 to 10 whose MSS in this mixture is nearly the
-            largest, see :func:`select_finest_separated`.
+        models: M; 0: from 2 to 10 the largest number with nearly the largest MSS, see
+            :func:`select_finest_separated`.
         variances: σᵢ² per coordinate, positive, shape ``(n,)``; None: found by factor analysis.
 
     Guarantees:
@@ -96,13 +96,13 @@ def cluster_gram(
     with one_thread():
         positions, scales, strengths = weighted_picture(gram, dimension, variances)
         edge = dimension * noise_edge(len(gram), dimension)
-        found = []
+        fits = []
         for models in candidates:
-            kept = models - 1
-            noise = variances[:, None] * scales[:kept]
-            above = bool(np.all(strengths[:kept] > edge))
-            found.append(fit_clusters(positions[:, :kept], noise, models, above))
-    return select_finest_separated(found)
+            axes = models - 1
+            noise = variances[:, None] * scales[:axes]
+            above = bool(np.all(strengths[:axes] > edge))
+            fits.append(fit_clusters(positions[:, :axes], noise, models, above))
+    return select_finest_separated(fits)
 
 
 def fit_clusters(positions: Matrix, noise: Matrix, models: int, above_noise: bool) -> Clusters:
@@ -111,14 +111,14 @@ def fit_clusters(positions: Matrix, noise: Matrix, models: int, above_noise: boo
     return Clusters(shares, positions, separations_of(means, widths), above_noise)
 
 
-def select_finest_separated(found: Sequence[Clusters]) -> Clusters:
+def select_finest_separated(fits: Sequence[Clusters]) -> Clusters:
     """Return the most clusters with MSS at least .8 of the largest.
 
     MSS is the least gap, and fewer clusters have fewer gaps: if two groups lie closest
     to each other, the largest MSS is often that of the fit that merges them. Fits with a cluster of
     one client or none do not count, unless all have one.
     """
-    whole = [clusters for clusters in found if clusters.sizes.min() > 1] or found
+    whole = [clusters for clusters in fits if clusters.sizes.min() > 1] or fits
     enough = _NEARLY * max(clusters.mss for clusters in whole)
     return max(
         (clusters for clusters in whole if clusters.mss >= enough),
@@ -157,8 +157,8 @@ def weighted_picture(
     # eigh reads one triangle alone; the mean with the transpose makes both the same.
     values, vectors = np.linalg.eigh((whitened + whitened.T) / 2)
     # Centred updates span n − 1 dimensions: the last eigenvalue is 0 but for rounding.
-    kept = n - 1 if centred else n
-    values, vectors = values[::-1][:kept], fix_signs(vectors[:, ::-1][:, :kept])
+    axes = n - 1 if centred else n
+    values, vectors = values[::-1][:axes], fix_signs(vectors[:, ::-1][:, :axes])
     # E[λ] of pure noise is d: the excess is signal.
     signal = np.maximum(values - dimension, 1e-6 * np.maximum(values, 1e-300))
     # σᵢ·√λ·aᵢ·√((λ − d)/λ) = σᵢ·√(λ − d)·aᵢ.
@@ -241,8 +241,8 @@ def climb(
         left = positions**2 - 2 * positions * (shares @ means) + shares @ means**2
         # M-step of τ²: the posterior mean square of the deviation beyond noise,
         # E[b²] = τ²σ²/(τ² + σ²) + (τ²/(τ² + σ²))²·(x − μ)².
-        part = tau[:, None, None] / variance
-        tau = np.maximum((part * (noise + part * left)).mean(axis=(1, 2)), floor)
+        share = tau[:, None, None] / variance
+        tau = np.maximum((share * (noise + share * left)).mean(axis=(1, 2)), floor)
         # M-step of the means: each client counts by its precision.
         members = shares.transpose(0, 2, 1)
         precision, pull = members @ exact, members @ (exact * positions)
@@ -258,16 +258,16 @@ def starts_of(positions: Matrix, noise: Matrix, models: int, starts: int = START
     units of its own noise, to the nearest one drawn.
     """
     generator = np.random.default_rng(0)
-    found = np.empty((starts, models, positions.shape[1]))
+    means = np.empty((starts, models, positions.shape[1]))
     # The first client is drawn by its precision: an exact one marks a cluster better.
     exactness = 1 / noise.mean(axis=1)
     for start in range(starts):
         chances, nearest = exactness / exactness.sum(), np.full(len(positions), np.inf)
         for model in range(models):
             drawn = positions[generator.choice(len(positions), p=chances)]
-            found[start, model] = drawn
+            means[start, model] = drawn
             nearest = np.minimum(nearest, ((positions - drawn) ** 2 / noise).sum(axis=1))
             whole = nearest.sum()
             # A sum of 0 means that every client lies on a drawn one: then all are equally likely.
             chances = nearest / whole if whole > 0 else np.full(len(positions), 1 / len(positions))
-    return found
+    return means

@@ -63,13 +63,13 @@ def gains(positions: Matrix, noise: Matrix, models: int) -> Vector:
         models: M.
     """
     sets, n = positions.shape[:2]
-    means = np.concatenate([starts_of(one, noise, models, _STARTS) for one in positions])
+    means = np.concatenate([starts_of(points, noise, models, _STARTS) for points in positions])
     # Each set once for each of its starts, in the order of `means`: (r·_STARTS, n, k).
     repeated = np.repeat(positions, _STARTS, axis=0)
     tau = repeated.var(axis=(1, 2)) / 4
-    found = climb(repeated, noise, means, tau, _ITERATIONS)
+    fits = climb(repeated, noise, means, tau, _ITERATIONS)
     # The sum over the clients, with equal priors 1/M. Both sides leave k·log(2π)/2 a client out.
-    mixed = found.likelihood.reshape(sets, _STARTS).max(axis=1) * n - n * np.log(models)
+    mixed = fits.likelihood.reshape(sets, _STARTS).max(axis=1) * n - n * np.log(models)
     mean, width = one_normal(positions, noise)
     variance = noise + width
     apart: npt.NDArray[np.float64] = (positions - mean) ** 2 / variance
@@ -90,9 +90,9 @@ def one_normal(positions: Matrix, noise: Matrix) -> tuple[Matrix, Matrix]:
     for _ in range(_ITERATIONS):
         exact = 1 / (noise + width)
         mean = (exact * positions).sum(axis=-2, keepdims=True) / exact.sum(axis=-2, keepdims=True)
-        # A client's deviation from the mean has the posterior mean part·(x − μ) and variance
-        # part·noise; the next width² is the mean of its square.
-        part = width * exact
-        left = part**2 * (positions - mean) ** 2 + part * noise
+        # A client's deviation from the mean has the posterior mean share·(x − μ) and variance
+        # share·noise; the next width² is the mean of its square.
+        share = width * exact
+        left = share**2 * (positions - mean) ** 2 + share * noise
         width = np.maximum(left.mean(axis=-2, keepdims=True), floor)
     return mean, width

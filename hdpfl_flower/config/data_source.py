@@ -1,6 +1,6 @@
 """Place and format of a site's records: ``[data]`` of its profile.
 
-The run's schema is public and the same at every site. What differs from site to site stands here:
+The run's schema is public and the same at every site. The differences between sites stand here:
 names of columns, units, dates, decimal commas, encodings. None of it leaves the site.
 """
 
@@ -34,7 +34,7 @@ DIRECTIVES = frozenset("YymbdHMSfz%")
 
 def _texts_by_text(value: object) -> object:
     """Refuse values other than texts, without naming a site's value."""
-    if isinstance(value, dict) and not all(isinstance(each, str) for each in value.values()):
+    if isinstance(value, dict) and not all(isinstance(text, str) for text in value.values()):
         raise ValueError('must be a table of texts in quotes: { own = "the schema\'s" }')
     return value
 
@@ -49,9 +49,10 @@ class OwnColumn(RedactedModel):
         "", description="Its name in the site's table; empty: the schema's name or an alias."
     )
     factor: Finite = Field(
-        1.0, description="A number of the table times `factor`, plus `offset`, has the schema's "
-        "unit: 38.67 for cholesterol from mmol/l to mg/dl."
-    )  # fmt: skip
+        1.0,
+        description="A number of the table times `factor`, plus `offset`, has the schema's "
+        "unit: 38.67 for cholesterol from mmol/l to mg/dl.",
+    )
     offset: Finite = Field(0.0, description="Is added after `factor`.")
     to: Literal["", "age", "days"] = Field(
         "",
@@ -67,9 +68,10 @@ class OwnColumn(RedactedModel):
         0, description="The first of the hundred years in which years of two digits (`%y`) lie."
     )
     below_limit: Literal["", "half", "limit"] = Field(
-        "", description="How `<3` is read: as half of the limit, or as the limit itself; `>500` "
-        "then is 500. Empty: it cannot be read."
-    )  # fmt: skip
+        "",
+        description="How `<3` is read: as half of the limit, or as the limit itself; `>500` "
+        "then is 500. Empty: it cannot be read.",
+    )
     strip: Texts = Field(
         (), description='Marks and units at an end of its numbers: `["mg/l", "%"]`.'
     )
@@ -80,9 +82,10 @@ class OwnColumn(RedactedModel):
     )
     missing: Texts = Field((), description="Marks of a missing value in this column alone.")
     values: Annotated[dict[str, str], BeforeValidator(_texts_by_text)] = Field(
-        {}, description='The site\'s own values: `{ W = "female", M = "male" }`, each with one '
-        "that the schema's category or class holds."
-    )  # fmt: skip
+        {},
+        description='The site\'s own values: `{ W = "female", M = "male" }`, each with one '
+        "that the schema's category or class holds.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -99,13 +102,13 @@ class OwnColumn(RedactedModel):
             )
         if self.to and self.values:
             raise ValueError("'values' name categories, and 'to' makes a number; remove one")
-        for each in self.date_formats:
-            if not is_date_format(each):
+        for form in self.date_formats:
+            if not is_date_format(form):
                 raise ValueError(
                     "'date-formats' may hold %d, %m or %b (English months), %Y or %y, %H, %M, %S, "
                     "%f and %z, each once, the first three always; others depend on the machine"
                 )
-        if any("%y" in each for each in self.date_formats) != bool(self.century_from):
+        if any("%y" in form for form in self.date_formats) != bool(self.century_from):
             raise ValueError(
                 "'century-from' and %y in 'date-formats' go together: two digits do not say which "
                 "century; give its first year, such as 1930, or remove it"
@@ -157,7 +160,7 @@ class Withdrawn:
 
     def rest(self, units: Iterable[bytes]) -> list[int]:
         """Return the places of the ids that were not withdrawn, in order."""
-        return [at for at, unit in enumerate(units) if unit not in self]
+        return [place for place, unit in enumerate(units) if unit not in self]
 
 
 def keyed_digest(key: bytes, unit: bytes) -> str:
@@ -205,9 +208,17 @@ class DataSource(RedactedModel):
         "else uses one record.",
     )
     encoding: Literal[
-        "utf-8", "latin-1", "iso8859-2", "iso8859-15",
-        "cp1250", "cp1251", "cp1252", "cp437", "cp850", "mac-roman",
-    ] = Field("utf-8", description="How the texts of a CSV are written.")  # fmt: skip
+        "utf-8",
+        "latin-1",
+        "iso8859-2",
+        "iso8859-15",
+        "cp1250",
+        "cp1251",
+        "cp1252",
+        "cp437",
+        "cp850",
+        "mac-roman",
+    ] = Field("utf-8", description="How the texts of a CSV are written.")
     delimiter: str = Field(
         "",
         description="The character between the cells of a CSV; empty: the comma, semicolon, tab "
@@ -231,9 +242,10 @@ class DataSource(RedactedModel):
         20, description="Units (persons, or rows) below which a subgroup is not shown."
     )
     bits: Annotated[int, Field(ge=9, le=16)] = Field(
-        16, description="Bits of grey images that have more than 8, such as 12 of a CT: the "
-        "greatest number of these bits becomes 1."
-    )  # fmt: skip
+        16,
+        description="Bits of grey images that have more than 8, such as 12 of a CT: the "
+        "greatest number of these bits becomes 1.",
+    )
     columns: dict[str, OwnColumn] = Field(
         {}, description="How columns of the schema are written here: see `[data.columns.NAME]`."
     )
@@ -284,8 +296,8 @@ class DataSource(RedactedModel):
     @property
     def own_column(self) -> str:
         """The unit's column by its name in the site's own export; empty without."""
-        own = self.columns.get(self.id)
-        return own.name if own and own.name else self.id
+        unit_column = self.columns.get(self.id)
+        return unit_column.name if unit_column and unit_column.name else self.id
 
     @property
     def last_by(self) -> str:
@@ -302,12 +314,9 @@ class DataSource(RedactedModel):
 
     def _wrong_here(self) -> Iterator[str]:
         """Yield keys without effect under the format."""
-        for key in (
-            "encoding", "delimiter", "decimal", "thousands", "missing", "columns", "subgroups"
-        ):  # fmt: skip
-            of_csv = key in ("encoding", "delimiter")
+        of_csv = ("encoding", "delimiter")
+        for key in (*of_csv, "decimal", "thousands", "missing", "columns", "subgroups"):
+            formats = TABLES[:1] if key in of_csv else TABLES
             default = type(self).model_fields[key].default
-            if getattr(self, key) != default and self.format not in (
-                TABLES[:1] if of_csv else TABLES
-            ):
+            if getattr(self, key) != default and self.format not in formats:
                 yield key

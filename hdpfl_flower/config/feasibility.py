@@ -1,7 +1,7 @@
 """Impossible terms of a run, refused before any site is asked.
 
-Sites check the same things, for they trust no server; but a site's refusal stays in its own log,
-and all that the coordinator would learn is that rounds have no quorum.
+Sites check the same terms, for they trust no server; but a site's refusal stays in its own log,
+and the coordinator would learn only that rounds have no quorum.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ def check_up_front(terms: RunTerms) -> None:
     """Refuse terms that every site would fail or decline under.
 
     Args:
-        terms: with what the strategy sets, see ``HDPStrategy.complete_terms``.
+        terms: completed by the strategy, see ``HDPStrategy.complete_terms``.
 
     Raises:
-        TermsError: names the keys, and what to change.
+        TermsError: names the keys, and the remedy.
     """
-    for each in terms.kinds:
-        each.check(terms)
-    extras = [each.words for each in terms.kinds if each.is_unlike_rounds(terms)]
+    for kind in terms.kinds:
+        kind.check(terms)
+    extras = [kind.words for kind in terms.kinds if kind.is_unlike_rounds(terms)]
     reasons = reasons_for_equal_rounds(terms)
     if extras and reasons:
         raise TermsError(

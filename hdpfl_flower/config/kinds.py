@@ -22,7 +22,7 @@ class Kind(Settings):
     """Settings of one kind.
 
     Attributes:
-        key: whose value it is.
+        key: of the terms, with a value of this type.
         kind: first word of its text.
         is_charged: a site pays for another mechanism than noisy steps.
     """
@@ -48,7 +48,7 @@ class Kind(Settings):
         """Refuse contradictions with other terms.
 
         Raises:
-            TermsError: names the keys, and what to change.
+            TermsError: names the keys, and the remedy.
         """
 
     def is_unlike_rounds(self, terms: RunTerms) -> bool:
@@ -63,13 +63,13 @@ class Kind(Settings):
 KindT = TypeVar("KindT", bound=Kind)
 
 
-def read_kind(kinds: Mapping[str, type[KindT]], what: str, value: object) -> KindT | None:
+def read_kind(kinds: Mapping[str, type[KindT]], title: str, value: object) -> KindT | None:
     """Return the value of a text, or None of an empty one.
 
     Args:
         kinds: by name.
-        what: they are, for messages.
-        value: a text, or what this function returned.
+        title: of the kinds, for messages.
+        value: a text, or an earlier result of this function.
 
     Raises:
         ValueError: no kind or setting has that name, or a value is wrong; no value is in it.
@@ -77,7 +77,7 @@ def read_kind(kinds: Mapping[str, type[KindT]], what: str, value: object) -> Kin
     if value is None or (isinstance(value, Kind) and type(value) in kinds.values()):
         return cast("KindT | None", value)
     name, *words = read_line(value).split() or [""]
-    return parse_kind(find_kind(name, kinds, what), read_settings(words)) if name else None
+    return parse_kind(find_kind(name, kinds, title), read_settings(words)) if name else None
 
 
 def write_kind(value: Kind | None) -> str:
@@ -87,7 +87,7 @@ def write_kind(value: Kind | None) -> str:
 
 def read_line(value: object) -> str:
     """Return the text of a typed value; ``ValueError`` if malformed."""
-    # Shown to the operator who approves, and kept in ledgers: no character may hide or move others.
+    # Operators read it before they approve, and ledgers keep it: no character may hide others.
     if not isinstance(value, str) or len(value) > MOST_CHARACTERS or not value.isprintable():
         raise ValueError(f"must be one line of at most {MOST_CHARACTERS} printable characters")
     return value
@@ -101,11 +101,11 @@ def read_settings(words: Iterable[str]) -> dict[str, str]:
     return dict(pairs)
 
 
-def find_kind(name: str, kinds: Mapping[str, type[KindT]], what: str) -> type[KindT]:
+def find_kind(name: str, kinds: Mapping[str, type[KindT]], title: str) -> type[KindT]:
     """Return the named kind; ``ValueError`` with the nearest name."""
     if name not in kinds:
         raise ValueError(
-            f"names no {what}{hint(name, kinds)}; the first word is one of "
+            f"names no {title}{hint(name, kinds)}; the first word is one of "
             f"{', '.join(kinds)}, then follow its settings as key=value"
         )
     return kinds[name]
@@ -120,7 +120,7 @@ def parse_kind(kind: type[KindT], texts: Mapping[str, str]) -> KindT:
         raise ValueError(f"is of kind '{kind.kind}': {said}") from None
 
 
-def hint(word: str, known: Iterable[str]) -> str:
+def hint(word: str, candidates: Iterable[str]) -> str:
     """Return an error's suggestion of the nearest word, or empty."""
-    close = nearest(word, known)
+    close = nearest(word, candidates)
     return f"; did you mean '{close}'?" if close else ""

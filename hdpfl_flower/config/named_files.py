@@ -1,7 +1,7 @@
 """Files that a run config names: their text or digest enters the terms, where it is read.
 
 Terms carry no path: every site and its ledger then hold the very same schema, and no server can
-name a file at a site. Only what reads a user's own run config calls this; ``RunTerms`` and
+name a file at a site. Only readers of a user's own run config call this; ``RunTerms`` and
 ``Schema`` open no file.
 """
 
@@ -33,8 +33,8 @@ def is_path(schema: object) -> bool:
 def with_files(run_config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return ``run_config`` with the text or digest of its files for their paths.
 
-    The text of ``schema``, and the digests of ``start`` and of the ``weights`` of a ``backbone``,
-    whose files are copied to their place on this machine (``system/weight_files.py``).
+    The text of ``schema``, and the digests of ``start`` and of the ``weights`` of a ``backbone``;
+    files of weights are copied to their place on this machine (``system/weight_files.py``).
 
     Args:
         run_config: keys as their user wrote them.
@@ -44,18 +44,18 @@ def with_files(run_config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         TermsError: a schema is not there, no text, or too large.
         DataError: a file of weights is not there.
     """
-    found = dict(run_config)
-    if is_path(found.get("schema")):
-        found["schema"] = read_schema(folder / Path(str(found["schema"])).expanduser())
-    if isinstance(found.get("start"), str):
-        found["start"] = _digest_of(found["start"], folder)
-    if isinstance(found.get("backbone"), str):
-        words = (word.partition("=") for word in found["backbone"].split())
-        found["backbone"] = " ".join(
+    config = dict(run_config)
+    if is_path(config.get("schema")):
+        config["schema"] = read_schema(folder / Path(str(config["schema"])).expanduser())
+    if isinstance(config.get("start"), str):
+        config["start"] = _digest_of(config["start"], folder)
+    if isinstance(config.get("backbone"), str):
+        words = (word.partition("=") for word in config["backbone"].split())
+        config["backbone"] = " ".join(
             f"{key}={_digest_of(value, folder)}" if key == "weights" else f"{key}{equals}{value}"
             for key, equals, value in words
         )
-    return found
+    return config
 
 
 def _digest_of(path: str, folder: Path) -> str:

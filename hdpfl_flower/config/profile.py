@@ -47,7 +47,7 @@ class Budget(RedactedModel):
 
 
 class LifetimeBudget(Budget):
-    """An (ε, δ) of all runs together, and how many answers without noise may leave beside it."""
+    """An (ε, δ) of all runs together, and the number of answers without noise beside it."""
 
     exact_answers: Annotated[int, Field(ge=0)] = Field(
         0,
@@ -192,9 +192,10 @@ class Profile(RedactedModel):
         1, description="Number of the profile's form; a version refuses those it does not know."
     )
     name: Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")] = Field(
-        "", description="Name of this site, such as a hospital's, for the head of its own report. "
-        "It is never sent."
-    )  # fmt: skip
+        "",
+        description="Name of this site, such as a hospital's, for the head of its own report. "
+        "It is never sent.",
+    )
     budget: LifetimeBudget
     run: Budget
     training: Training
@@ -289,8 +290,8 @@ class Profile(RedactedModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            known = [*_keys(cls), *_keys_of_columns(data)]
-            raise ProfileError(f"{source}: {describe(error, lambda _: known)}") from None
+            keys = [*_keys(cls), *_keys_of_columns(data)]
+            raise ProfileError(f"{source}: {describe(error, lambda _: keys)}") from None
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -1,8 +1,8 @@
 """Configuration of a run, parsed once from Flower's ``run_config``.
 
-``terms`` is what sites are sent. ``server`` stays at the server. ``simulation`` is what simulated
-sites are drawn from. ``settings`` are the strategies' own, as they were given: each strategy parses
-the table of its name (``strategies/settings.py``).
+``terms`` are sent to the sites. ``server`` stays at the server. Simulated sites are drawn from
+``simulation``. ``settings`` are the strategies' own, as they were given: each strategy parses the
+table of its name (``strategies/settings.py``).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class RunConfig:
     """Every group of a run's keys.
 
     Attributes:
-        terms: what a site plans, trains, tests and consents by; it alone is sent.
-        server: what only the server uses.
-        simulation: what a simulation draws its sites from.
+        terms: plan, training, tests and consent of a site; the only group that is sent.
+        server: keys of the server alone.
+        simulation: draws of a simulation's sites.
         settings: the strategies' own, by the strategy's name; not validated here.
         rate_is_open: ``learning-rate`` is ``auto``, and no strategy has settled it yet; until then
             ``terms`` hold a stand-in.
@@ -69,22 +69,22 @@ class RunConfig:
         rate_is_open = flat.get("learning-rate", AUTO) == AUTO
         if rate_is_open:
             flat.pop("learning-rate", None)
-        found: dict[str, Any] = {}
+        groups: dict[str, Any] = {}
         wrong: list[str] = []
         for name, group in GROUPS.items():
             try:
-                found[name] = group.parse(_chosen(flat, group.keys()))
+                groups[name] = group.parse(_chosen(flat, group.keys()))
             except TermsError as error:
                 wrong.append(str(error).removeprefix(PREFIX))
         if wrong:
             raise TermsError(f"{PREFIX}{'; '.join(wrong)}")
-        sites, least = listed(found["terms"].sites), found["server"].min_sites
+        sites, least = listed(groups["terms"].sites), groups["server"].min_sites
         if sites and len(sites) < least:
             raise TermsError(
                 f"{PREFIX}'sites' lists {len(sites)}, fewer than 'min-sites' = {least}; lower "
                 "'min-sites', or list more"
             )
-        return cls(**found, settings=tables, rate_is_open=rate_is_open)
+        return cls(**groups, settings=tables, rate_is_open=rate_is_open)
 
     @classmethod
     def load(cls, path: Path, apart: Collection[str] = ()) -> Self:
@@ -158,8 +158,9 @@ class RunConfig:
         if "learning_rate" in changes:
             groups["rate_is_open"] = False
         for name, group in GROUPS.items():
-            own = {key: changes.pop(key) for key in list(changes) if key in group.model_fields}
-            groups[name] = getattr(self, name).updated(**own) if own else getattr(self, name)
+            changed = {key: changes.pop(key) for key in list(changes) if key in group.model_fields}
+            group_now = getattr(self, name)
+            groups[name] = group_now.updated(**changed) if changed else group_now
         if changes:
             raise TermsError(f"run config: there is no '{next(iter(changes))}'")
         return replace(self, **groups)
@@ -203,11 +204,11 @@ def _read_bounded(path: Path) -> str:
 
 def _check_known(flat: Mapping[str, Any]) -> None:
     """Refuse unknown keys, each with the nearest right one."""
-    known, wrong = RunConfig.keys(), list[str]()
+    keys, wrong = RunConfig.keys(), list[str]()
     for key in flat:
-        if key not in known:
+        if key not in keys:
             # Of the first few, for a search takes a millisecond.
-            close = get_close_matches(key, known, n=1) if len(wrong) < _MOST_HINTS else []
+            close = get_close_matches(key, keys, n=1) if len(wrong) < _MOST_HINTS else []
             hint = f"; did you mean '{close[0]}'?" if close else ""
             wrong.append(f"'{key}' is not a known key{hint}")
     if wrong:
@@ -216,9 +217,9 @@ def _check_known(flat: Mapping[str, Any]) -> None:
 
 def _check_tables(tables: Tables) -> None:
     """Refuse a flat key in a table, where it would be ignored."""
-    known = RunConfig.keys()
+    keys = RunConfig.keys()
     for name, table in tables.items():
-        if inner := [key for key in table if key in known]:
+        if inner := [key for key in table if key in keys]:
             raise TermsError(
                 f"{PREFIX}'{name}' is not a known key of '{inner[0]}'; write '{inner[0]}' outside "
                 "of any table"

@@ -1,7 +1,7 @@
 """Base class of the groups of run config keys.
 
 A field is a key. Its annotation is the type and the range, its description is the line in the
-tables of keys, and its default is what an empty run config means.
+tables of keys, and its default is the value of an empty run config.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Settings(BaseModel):
 
         Args:
             data: the keys of this group alone.
-            prefix: what stands before each key in the run config, for messages.
+            prefix: before each key in the run config, for messages.
 
         Raises:
             TermsError: a key is unknown, or a value has the wrong type or range; every mistake

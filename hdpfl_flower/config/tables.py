@@ -30,9 +30,9 @@ class Row:
     """One key.
 
     Attributes:
-        group: ``terms``, ``server``, ``simulation``, or the strategy whose setting it is.
+        group: ``terms``, ``server``, ``simulation``, or the strategy of the setting.
         key: as users write it, with the strategy's name before it where it is a setting.
-        default: what an empty run config means.
+        default: value of an empty run config.
         type: in words.
         description: in one line.
     """
@@ -72,4 +72,4 @@ def _type_of(annotation: Any) -> str:
         return words[annotation]
     if get_origin(annotation) is Literal:
         return " | ".join(f'"{choice}"' for choice in get_args(annotation))
-    return " or ".join(_type_of(part) for part in get_args(annotation))
+    return " or ".join(_type_of(choice) for choice in get_args(annotation))

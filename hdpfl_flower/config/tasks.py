@@ -40,7 +40,7 @@ def _check_scaling(text: str) -> str:
 
 
 def _check_deviations(text: str) -> str:
-    if any(not float(each) > 0 for each in text.split(",") if text):
+    if any(not float(number) > 0 for number in text.split(",") if text):
         raise ValueError("must be above 0")
     return text
 
@@ -67,14 +67,14 @@ def class_weights(text: str) -> tuple[float, ...]:
     """
     if not text:
         return ()
-    found = _WEIGHTS.fullmatch(text)
-    numbers = tuple(map(float, found[2].split(","))) if found else ()
-    if not found or not all(numbers):
+    match = _WEIGHTS.fullmatch(text)
+    numbers = tuple(map(float, match[2].split(","))) if match else ()
+    if not match or not all(numbers):
         raise ValueError(
             "must be a number above 0 a class with commas between, such as 1,4, or 'balanced:' "
             "and the classes' public shares, such as balanced:0.8,0.2"
         )
-    return tuple(min(numbers) / each for each in numbers) if found[1] else numbers
+    return tuple(min(numbers) / share for share in numbers) if match[1] else numbers
 
 
 def _check_weights(text: str) -> str:
@@ -99,17 +99,19 @@ class StatedTask(Kind):
     )
 
     mean: Scaling = Field(
-        "", description="Public means of the channels, subtracted from each record: "
-        "`0.485,0.456,0.406` of ImageNet. One number stands for all channels."
-    )  # fmt: skip
+        "",
+        description="Public means of the channels, subtracted from each record: "
+        "`0.485,0.456,0.406` of ImageNet. One number stands for all channels.",
+    )
     std: Annotated[Scaling, AfterValidator(_check_deviations)] = Field(
         "", description="Public deviations, by which each is divided then."
     )
 
     id: Literal["", "folder"] = Field(
-        "", description="Unit that is protected: each record, or `folder`: all images of one "
-        "folder, for sites with `data.id` so."
-    )  # fmt: skip
+        "",
+        description="Unit that is protected: each record, or `folder`: all images of one "
+        "folder, for sites with `data.id` so.",
+    )
 
     @property
     def number(self) -> int:
@@ -119,8 +121,8 @@ class StatedTask(Kind):
     @property
     def open_settings(self) -> list[str]:
         """Names of the settings without a value."""
-        known = self.as_config()
-        return [key for key in known if not known[key] and key not in ("mean", "std", "id")]
+        values = self.as_config()
+        return [key for key in values if not values[key] and key not in ("mean", "std", "id")]
 
     @property
     def scaling(self) -> tuple[tuple[float, float], ...]:
@@ -131,7 +133,7 @@ class StatedTask(Kind):
         """
         channels = int(self.shape.partition(",")[0] or 1)
         means, deviations = (
-            [float(each) for each in (text or other).split(",")]
+            [float(number) for number in (text or other).split(",")]
             for text, other in ((self.mean, "0"), (self.std, "1"))
         )
         if not {len(means), len(deviations)} <= {1, channels}:
@@ -174,6 +176,6 @@ class Survival(StatedTask):
 
 
 TASKS: dict[str, type[StatedTask]] = {
-    each.kind: each for each in (Classification, Regression, Survival)
+    kind.kind: kind for kind in (Classification, Regression, Survival)
 }
 """Kinds by name."""

@@ -2,7 +2,7 @@
 
 Everything here is known to the server and to every site, and a site's ledger keeps it for years.
 Nothing private belongs in it: a site's own ε, δ and batch size lie in its profile (``profile.py``).
-What only the server or only a simulation uses is in ``server_terms.py`` and
+Keys of the server alone or of a simulation alone are in ``server_terms.py`` and
 ``simulation_terms.py``; ``run_config.py`` holds all groups.
 """
 
@@ -47,7 +47,7 @@ _UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def _one_line(value: str) -> str:
-    # Shown to the operator who approves: no character of it may hide or move others.
+    # Operators read it before they approve: no character of it may hide or move others.
     if not value.isprintable():
         raise ValueError("must be one line of printable characters")
     return value

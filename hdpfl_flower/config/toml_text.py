@@ -45,8 +45,8 @@ def form_fault(text: str, *, most_parts: int = MOST_PARTS) -> str:
     ('', 'a key has more than 3 parts; use fewer dots')
     """
     depth = dots = 0
-    for found in _TOKEN.finditer(text):
-        mark = found[0]
+    for token in _TOKEN.finditer(text):
+        mark = token[0]
         if mark == ".":
             dots += 1
         elif mark in "[]{},=\n":

@@ -72,22 +72,24 @@ def written(location: Location) -> str:
     >>> written(("columns", 0, "name")), len(written(("x" * 100_000,)))
     ('columns.0.name', 60)
     """
-    parts = [str(part)[:_SHOWN] for part in location]
-    return ".".join(part if part.isprintable() else ascii(part)[1:-1] for part in parts)
+    parts = [str(component)[:_SHOWN] for component in location]
+    return ".".join(
+        component if component.isprintable() else ascii(component)[1:-1] for component in parts
+    )
 
 
 def describe(
     error: ValidationError,
-    known: Callable[[Location], Iterable[str]],
+    keys_at: Callable[[Location], Iterable[str]],
     prefix: str = "",
     name: Callable[[Location], str] = written,
 ) -> str:
     """Return the mistakes of ``error`` on one line, by key.
 
     Args:
-        error: what pydantic found.
-        known: keys that exist where an unknown one was found, to suggest a spelling for it.
-        prefix: what stands before each key where the user wrote it.
+        error: pydantic's mistakes.
+        keys_at: location → its keys, to suggest a spelling for an unknown one.
+        prefix: before each key where the user wrote it.
         name: of a location, as the user knows it.
 
     Guarantees:
@@ -96,29 +98,29 @@ def describe(
         is linear in the mistakes: the first ones are named, the others counted, and a spelling is
         suggested for the first unknown key alone.
     """
-    found, lines, is_first = error.errors(include_url=False, include_input=False), [], True
-    for item in found[:_NAMED]:
+    mistakes, lines, is_first = error.errors(include_url=False, include_input=False), [], True
+    for item in mistakes[:_NAMED]:
         kind, context = item["type"], item.get("ctx", {})
         tag = (context["discriminator"].strip("'"),) if kind in _TAGGED else ()
         key = name((*item["loc"], *tag))
         if kind == "extra_forbidden":
-            close = nearest(key, known(item["loc"])) if is_first else ""
+            close = nearest(key, keys_at(item["loc"])) if is_first else ""
             hint, is_first = f"; did you mean '{prefix}{close}'?" if close else "", False
             lines.append(f"'{prefix}{key}' is not a known key{hint}")
         else:
             text = str(context["error"]) if kind == "value_error" else _WORDS.get(kind, _OTHER)
             text = text if kind == "value_error" else text.format(**context)
             lines.append(f"'{prefix}{key}' {text}" if key else text)
-    more = f"; and {len(found) - _NAMED} more mistakes" if len(found) > _NAMED else ""
+    more = f"; and {len(mistakes) - _NAMED} more mistakes" if len(mistakes) > _NAMED else ""
     return "; ".join(lines) + more
 
 
-def nearest(key: str, known: Iterable[str]) -> str:
-    """Return the key among ``known`` that ``key`` resembles; empty: none, or it is far longer.
+def nearest(key: str, candidates: Iterable[str]) -> str:
+    """Return the key of ``candidates`` that ``key`` resembles; empty: none, or it is far longer.
 
     >>> nearest("clipnorm", ["rounds", "clip-norm"]), nearest("clip-norm" * 9, ["clip-norm"])
     ('clip-norm', '')
     """
     # A key of the server's may be long, and comparing is quadratic in its length.
-    near = [each for each in known if len(key) <= 2 * len(each)]
+    near = [candidate for candidate in candidates if len(key) <= 2 * len(candidate)]
     return next(iter(get_close_matches(key, near, n=1)), "")

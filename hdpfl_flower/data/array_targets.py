@@ -47,19 +47,19 @@ def targets_in(y: npt.NDArray[Any], task: Task) -> tuple[Targets, Mask]:
     Args:
         y: floats, shape ``(n, *target_shape(task))``; for survival the last interval in which the
             record was observed, from 0, and 1 where the event occurred in it, else 0.
-        task: what is learned.
+        task: of the records.
 
     Returns:
         The targets as ``Records`` has them, and whether each is known, both of shape ``(n,)``.
     """
     if task.intervals:
         last, event = y[:, 0], y[:, 1]
-        known = _is_whole(last, task.intervals) & _is_whole(event, 2)
-        last = np.where(known, last, 0).astype(np.int64)
-        return survival_targets(last, np.where(known, event, 0) == 1), known
+        valid = _is_whole(last, task.intervals) & _is_whole(event, 2)
+        last = np.where(valid, last, 0).astype(np.int64)
+        return survival_targets(last, np.where(valid, event, 0) == 1), valid
     if task.classes:
-        known = _is_whole(y, task.classes)
-        return np.where(known, y, 0).astype(np.int64), known
+        valid = _is_whole(y, task.classes)
+        return np.where(valid, y, 0).astype(np.int64), valid
     with np.errstate(over="ignore"):
         numbers = y.astype(np.float32)
     return numbers, np.isfinite(numbers)
@@ -94,8 +94,8 @@ def targets_of_times(
         np.searchsorted(ends, times, side="left"),
         np.searchsorted(middles, times, side="right") - 1,
     )
-    known = last >= 0
-    return survival_targets(np.where(known, last, 0), occurred & known), known
+    counted = last >= 0
+    return survival_targets(np.where(counted, last, 0), occurred & counted), counted
 
 
 def _is_whole(values: npt.NDArray[Any], below: int) -> Mask:
@@ -116,7 +116,7 @@ def floats_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if array.dtype.kind in "biuf":
         # Exact except for 64-bit integers, in the narrowest float type that is.
         return array.astype(np.result_type(array.dtype, np.float32), copy=False)
-    if array.dtype.kind == "c":  # one complex cell makes numpy store all as such
+    if array.dtype.kind == "c":  # one complex cell makes numpy store all as complex
         return np.where(array.imag == 0, array.real, np.nan)
     if array.dtype.kind in "US":
         if array.dtype.kind == "U":
@@ -142,8 +142,8 @@ def array_in(file: NpzFile, name: str) -> npt.NDArray[Any]:
         )
         shape, is_fortran, dtype = header(member)
         if dtype.kind not in "US" or dtype.itemsize <= MAX_CELL:
-            found: npt.NDArray[Any] = file[name]
-            return found
+            stored: npt.NDArray[Any] = file[name]
+            return stored
         short = np.dtype(
             f"{dtype.byteorder}{dtype.kind}{MAX_CELL // (4 if dtype.kind == 'U' else 1)}"
         )

@@ -41,7 +41,7 @@ class ArrowColumn:
         column = _plain(self.values)
         absent = np.asarray(column.is_null(), dtype=bool)
         if _is_text(column.type):
-            return replace(Cells.of_texts(_texts(column), notation), absent=absent)
+            return replace(_texts(column).cells(notation), absent=absent)
         if pa.types.is_boolean(column.type):
             words = pc.if_else(column, b"true", b"false")
             return Cells(_floats(column), _texts(words), absent)
@@ -111,10 +111,11 @@ def read_parquet(
                 columns[name].append(_within_bound(chunk))
     for name in nested:
         columns[name] = [pa.array(np.zeros(rows, dtype="timedelta64[s]"))]
-    types = {name: chunks[0].type if chunks else schema.field(name).type
-             for name, chunks in columns.items()}  # fmt: skip
-    return {name: ArrowColumn(pa.chunked_array(chunks, types[name]))
-            for name, chunks in columns.items()}, rows  # fmt: skip
+    read: dict[str, ArrowColumn] = {}
+    for name, chunks in columns.items():
+        kind = chunks[0].type if chunks else schema.field(name).type
+        read[name] = ArrowColumn(pa.chunked_array(chunks, kind))
+    return read, rows
 
 
 def row_digests(path: Path) -> npt.NDArray[np.uint64]:
@@ -145,8 +146,8 @@ def _words(column: ArrowColumn) -> Iterator[npt.NDArray[np.uint64]]:
     is_number = np.isfinite(numbers)
     yield np.where(is_number, numbers + 0.0, np.nan).view(np.uint64)  # no -0.0, and one NaN
     if cells.texts is not None:
-        known = [row_digest(text) for text in cells.texts.values]
-        hashed = np.frombuffer(b"".join(known), dtype=np.uint64)[cells.texts.rows]
+        digests = [row_digest(text) for text in cells.texts.values]
+        hashed = np.frombuffer(b"".join(digests), dtype=np.uint64)[cells.texts.rows]
         blank = np.array([not text for text in cells.texts.values], dtype=bool)[cells.texts.rows]
         yield np.where(is_number | blank, np.uint64(0), hashed)
     else:

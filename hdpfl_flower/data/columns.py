@@ -39,13 +39,13 @@ BLANK = " \t\n\r\f\v"
 """ASCII characters trimmed from cells and schema values."""
 
 _BLANK_BYTES = BLANK.encode()
-_SIGNS = str.maketrans({
-    **dict.fromkeys([0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000], " "),
-    **dict.fromkeys("\u200b\u2060\ufeff"),  # of no width
-    **dict.fromkeys("\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d", "-"),
-    **dict.fromkeys("\u2018\u2019\u02bc\u00b4`", "'"),
-    **dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb", '"'),
-})  # fmt: skip
+_SIGNS = str.maketrans(
+    dict.fromkeys([0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000], " ")
+    | dict.fromkeys(map(ord, "\u200b\u2060\ufeff"))  # of no width
+    | dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"), "-")
+    | dict.fromkeys(map(ord, "\u2018\u2019\u02bc\u00b4`"), "'")
+    | dict.fromkeys(map(ord, "\u201c\u201d\u201e\u00ab\u00bb"), '"')
+)
 """Unicode blanks, minus signs and quotes, with the ASCII sign that a cell means by them."""
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = re.compile("|".join(_MONTHS), re.IGNORECASE | re.ASCII)
@@ -92,7 +92,7 @@ def number_in(text: bytes) -> float:
     >>> number_in(b"+1e0"), number_in(b"1_0"), number_in(b"1e999")
     (1.0, nan, nan)
     """
-    # The pattern admits only what float() accepts, so that it cannot raise.
+    # The pattern admits only texts that float() accepts, so that it cannot raise.
     number = float(text) if NUMBER.fullmatch(text) else math.nan
     return number if math.isfinite(number) else math.nan
 
@@ -150,8 +150,8 @@ def days_in(text: bytes, formats: Sequence[str], century: int = 0) -> float:
     (1.0, 1.0)
     """
     decoded = text.decode(errors="replace")
-    for each in formats:
-        written, form = decoded, each
+    for layout in formats:
+        written, form = decoded, layout
         if "%b" in form:
             form = form.replace("%b", "-%m-")
             written = _MONTH.sub(_month_number, written, count=1)
@@ -159,17 +159,17 @@ def days_in(text: bytes, formats: Sequence[str], century: int = 0) -> float:
             written = _FRACTION.sub(r"\1", written)
         try:
             # The calendar date as it is written, in any zone of the machine and of the text.
-            found = datetime.datetime.strptime(written, form)
+            moment = datetime.datetime.strptime(written, form)
             if "%y" in form:
-                found = found.replace(year=century + (found.year - century) % 100)
+                moment = moment.replace(year=century + (moment.year - century) % 100)
         except (ValueError, OverflowError):
             continue
-        return float(found.toordinal() - _EPOCH)
+        return float(moment.toordinal() - _EPOCH)
     return math.nan
 
 
-def _month_number(found: re.Match[str]) -> str:
-    return f"-{_MONTHS.index(found[0].lower()) + 1:02}-"
+def _month_number(month: re.Match[str]) -> str:
+    return f"-{_MONTHS.index(month[0].lower()) + 1:02}-"
 
 
 def value_key(value: str) -> float | bytes:
@@ -184,7 +184,7 @@ def value_key(value: str) -> float | bytes:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Texts:
-    """Column of texts; repeated texts are stored and read once.
+    """Column of texts, as of a CSV file; repeated texts are stored and read once.
 
     Attributes:
         values: the different texts, trimmed.
@@ -219,23 +219,36 @@ class Texts:
 
     def days(self, formats: Sequence[str], century: int = 0) -> npt.NDArray[np.float64]:
         """Return days since 1970-01-01, shape ``(n,)``; NaN without a date."""
-        found = [days_in(text, formats, century) for text in self.plain]
-        return np.array(found, dtype=np.float64)[self.rows]
+        days = [days_in(text, formats, century) for text in self.plain]
+        return np.array(days, dtype=np.float64)[self.rows]
 
     def lookup(self, values: dict[bytes, int]) -> npt.NDArray[np.int64]:
         """Return the number mapped to each text, shape ``(n,)``; else -1."""
         return np.array([values.get(text, -1) for text in self.plain], dtype=np.int64)[self.rows]
 
-    def ids(self, notation: Notation = PLAIN) -> list[bytes]:
-        """Return each text as an id; ``7.0`` becomes ``7``.
+    def cells(self, notation: Notation = PLAIN) -> Cells:
+        """Return the cells as numbers and texts, none of them absent."""
+        return Cells(self.numbers(notation), self, np.zeros(len(self.rows), dtype=bool))
 
-        With a decimal comma ``7,0`` becomes ``7``.
+    def texts(self) -> Texts:
+        """Return the column itself."""
+        return self
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Texts:
+        """Return the column of these rows alone."""
+        used, places = np.unique(self.rows[rows], return_inverse=True)
+        return Texts(tuple(self.values[text] for text in used), places)
+
+    def ids(self, notation: Notation = PLAIN) -> list[bytes]:
+        """Return each text as an id; ``7.0``, or ``7,0`` with a decimal comma, becomes ``7``.
 
         Writers change a whole column from 7 to 7.0 when one id is missing: that changes no id.
         """
         whole = re.compile(rb"([0-9]+)%b0*" % re.escape(notation.decimal.encode()))
         same = [whole.fullmatch(text) for text in self.values]
-        ids = [found[1] if found else text for found, text in zip(same, self.values, strict=True)]
+        ids = [
+            number[1] if number else text for number, text in zip(same, self.values, strict=True)
+        ]
         return [ids[row] for row in self.rows.tolist()]
 
 
@@ -273,18 +286,13 @@ class Cells:
     texts: Texts | None
     absent: Mask
 
-    @classmethod
-    def of_texts(cls, texts: Texts, notation: Notation = PLAIN) -> Cells:
-        """Return a column of texts without absent cells."""
-        return cls(texts.numbers(notation), texts, np.zeros(len(texts.rows), dtype=bool))
-
     def lookup(self, values: Sequence[str]) -> npt.NDArray[np.int64]:
         """Return the index of each cell's value, shape ``(n,)``; else -1.
 
         Values that are numbers match every spelling of that number (``1``, ``1.0``, ``+1e0``);
         others match byte for byte.
         """
-        found = np.full(len(self.numbers), -1, dtype=np.int64)
+        index = np.full(len(self.numbers), -1, dtype=np.int64)
         keys = [value_key(value) for value in values]
         order = [i for i, key in enumerate(keys) if isinstance(key, float)]
         if order:
@@ -292,14 +300,14 @@ class Cells:
             numbers = np.array([keys[i] for i in order])
             # NaN sorts after every number and equals none. Of equal values the first one counts:
             # the sort above is stable, and the search finds the leftmost.
-            at = np.searchsorted(numbers, self.numbers).clip(max=len(numbers) - 1)
-            found = np.where(numbers[at] == self.numbers, np.array(order)[at], found)
+            places = np.searchsorted(numbers, self.numbers).clip(max=len(numbers) - 1)
+            index = np.where(numbers[places] == self.numbers, np.array(order)[places], index)
         if self.texts is not None:
             # Reversed: of two equal values the first one counts.
             first = {key: i for i, key in reversed([*enumerate(keys)]) if isinstance(key, bytes)}
-            at = self.texts.lookup(first)
-            found = np.where(at >= 0, at, found)
-        return found
+            places = self.texts.lookup(first)
+            index = np.where(places >= 0, places, index)
+        return index
 
     def missing(self, marks: Sequence[str]) -> Mask:
         """Return a mask of absent or marked cells, shape ``(n,)``."""
@@ -320,31 +328,3 @@ class Column(Protocol):
 
     def take(self, rows: npt.NDArray[np.int64]) -> Column:
         """Return the column of these rows alone."""
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class TextColumn:
-    """Column of a CSV file.
-
-    Attributes:
-        content: its texts.
-    """
-
-    content: Texts
-
-    def cells(self, notation: Notation = PLAIN) -> Cells:
-        """Return the cells as numbers and texts."""
-        return Cells.of_texts(self.content, notation)
-
-    def days(self, formats: Sequence[str], century: int = 0) -> npt.NDArray[np.float64]:
-        """Return days since 1970-01-01, shape ``(n,)``; NaN without a date."""
-        return self.content.days(formats, century)
-
-    def texts(self) -> Texts:
-        """Return the texts of the cells."""
-        return self.content
-
-    def take(self, rows: npt.NDArray[np.int64]) -> TextColumn:
-        """Return the column of these rows alone."""
-        used, at = np.unique(self.content.rows[rows], return_inverse=True)
-        return TextColumn(Texts(tuple(self.content.values[one] for one in used), at))

@@ -2,8 +2,8 @@ r"""Records of a CSV file, each within a bound of bytes.
 
 A record in RFC 4180's form has an even number of quotes, and each line end inside it follows an
 odd number: lines are joined to records by that alone, so no content of a record changes another
-one. A line with one quote too many, which no such writer writes, is lost alone unless a later line
-closes it as RFC 4180 says.
+one. A line with one quote too many, which no RFC 4180 writer writes, is lost alone unless a later
+line closes it as RFC 4180 says.
 
 A longer record than :data:`MAX_RECORD` is read through, its lines checked one by one, and stands
 for itself as a text that cannot be cut; if it turns out to be none, its file is read again from its
@@ -165,13 +165,11 @@ def forms(marks: bytes, escaped: bool = False) -> Forms:
     cell = rb"(?:%b|%b)" % (quoted, plain)
     caught = rb'(?:%b"(%b)"%b|(?!%b")([^\n%b]*+))' % (blanks, content, blanks, blanks, any_of)
     begun, ended = rb'%b"%b' % (blanks, content), rb'%b"%b' % (content, blanks)
-    return Forms(*(
-        re.compile(pattern, re.DOTALL)
-        for pattern in (
-            rb"%b(?:%b%b)*+\r*+" % (cell, mark, cell),
-            rb"(?:\A|%b)%b" % (mark, caught),
-            rb"(?:%b%b)*+%b" % (cell, mark, begun),
-            rb"(?:%b(?:%b%b)*+%b%b|%b)" % (ended, mark, cell, mark, begun, content),
-            rb"%b(?:%b%b)*+\r*+" % (ended, mark, cell),
-        )
-    ))  # fmt: skip
+    patterns = (
+        rb"%b(?:%b%b)*+\r*+" % (cell, mark, cell),
+        rb"(?:\A|%b)%b" % (mark, caught),
+        rb"(?:%b%b)*+%b" % (cell, mark, begun),
+        rb"(?:%b(?:%b%b)*+%b%b|%b)" % (ended, mark, cell, mark, begun, content),
+        rb"%b(?:%b%b)*+\r*+" % (ended, mark, cell),
+    )
+    return Forms(*(re.compile(pattern, re.DOTALL) for pattern in patterns))

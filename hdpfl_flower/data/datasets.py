@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +28,6 @@ HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 """Names of owners 0 to 3 of the data set ``heart``."""
 
 _DIGITS_TRAIN = 1437
-_SCHOOL_PERCENTAGES = [3, 4]
-_SCHOOL_TOP_MARK = 70
 
 
 @dataclass(frozen=True)
@@ -41,8 +38,8 @@ class Dataset:
         task: the public shape of the problem.
         train: records that are split over the sites.
         test: public test set, None where there is none.
-        owners: natural owner of each training record (a hospital, a school), int64, shape
-            ``(len(train),)``, counted from 0; None where there is none.
+        owners: natural owner of each training record (a hospital), int64, shape ``(len(train),)``,
+            counted from 0; None where there is none.
         test_owners: natural owner of each test record, shape ``(len(test),)``; None likewise.
     """
 
@@ -93,7 +90,7 @@ _IMAGES = {
 }
 """Image sets; EMNIST is its split 'balanced', scaled like MNIST."""
 
-NAMES = ("digits", *_IMAGES, "heart", "school")
+NAMES = ("digits", *_IMAGES, "heart")
 """Names of all data sets."""
 
 
@@ -103,15 +100,13 @@ def task_of(name: str) -> Task:
     Raises:
         DataError: no data set has this name.
 
-    >>> task_of("cifar100").input_shape, task_of("school").loss
-    ((3, 32, 32), 'squared')
+    >>> task_of("cifar100").input_shape, task_of("heart").loss
+    ((3, 32, 32), 'logistic')
     """
     if name in _IMAGES:
         return _IMAGES[name].task
     if name == "digits":
         return Task.classification((1, 8, 8), 10)
-    if name == "school":
-        return Task.regression((28,))
     if name == "heart":
         from hdpfl_flower.data.schema import Schema
 
@@ -136,14 +131,11 @@ def load_dataset(name: str, data_dir: str) -> Dataset:
               ``cifar100``: torchvision's files in ``data_dir`` and their official test set.
             * ``heart``: four hospitals, in ``heart/processed.<hospital>.data`` or in
               ``<hospital>/data.csv`` with a header line, through the built-in schema.
-            * ``school``: exam marks of 139 schools, in ``school/school.mat``. The two percentages
-              are scaled to [-1, 1], the other 26 features are 0 or 1, the target is mark/70.
-
-            Every 5th record of each hospital and school is for the test.
+              Every 5th record of each is for the test.
         data_dir: folder of the data sets; ``digits`` needs none.
 
     Raises:
-        DataError: no such name, or its files are missing or damaged.
+        DataError: an unknown name, or its files are missing or damaged.
         ModelError: torchvision is needed and cannot be imported.
     """
     task = task_of(name)
@@ -154,8 +146,6 @@ def load_dataset(name: str, data_dir: str) -> Dataset:
     folder = Path(data_dir).expanduser()
     if name == "heart":
         return _heart(folder, task)
-    if name == "school":
-        return _school(folder, task)
     train, test = (_images(name, folder, is_train) for is_train in (True, False))
     return Dataset(task, train, test, None)
 
@@ -165,10 +155,10 @@ def _digits(task: Task) -> Dataset:
 
     A simulated site starts a process for each message.
     """
-    found = find_spec("sklearn")
-    if found is None or found.origin is None:
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
         raise DataError("'dataset' = 'digits' is a file of scikit-learn; run: pip install .")
-    path = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
     try:
         table = np.loadtxt(path, delimiter=",")
     except (OSError, ValueError):
@@ -211,9 +201,9 @@ def _heart(folder: Path, task: Task) -> Dataset:
     if not files[0].exists():
         files = [folder / hospital / "data.csv" for hospital in HOSPITALS]
     if not all(file.exists() for file in files):
-        known = ",".join(HOSPITALS)
+        hospitals = ",".join(HOSPITALS)
         raise _unreadable(
-            "heart", folder, f"heart/processed.{{{known}}}.data (or {{{known}}}/data.csv)"
+            "heart", folder, f"heart/processed.{{{hospitals}}}.data (or {{{hospitals}}}/data.csv)"
         )
     schema = Schema.load("heart")
     try:
@@ -222,34 +212,13 @@ def _heart(folder: Path, task: Task) -> Dataset:
         raise DataError(f"data set 'heart' in {folder}: {error}") from None
 
 
-def _school(folder: Path, task: Task) -> Dataset:
-    from scipy.io import loadmat
-
-    try:
-        content = loadmat(folder / "school" / "school.mat")
-        schools = [
-            Records(_school_features(pupils), (marks.ravel() / _SCHOOL_TOP_MARK).astype(np.float32))
-            for pupils, marks in zip(content["X"].ravel(), content["Y"].ravel(), strict=True)
-        ]
-    except Exception as error:  # scipy raises many kinds, by how a file is damaged
-        raise _unreadable("school", folder, "school/school.mat") from error
-    return dataset_of_owners(task, schools)
-
-
-def _school_features(pupils: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Return features (n, 28) float32: percentages in [-1, 1], others 0 or 1."""
-    features = pupils.astype(np.float32)
-    features[:, _SCHOOL_PERCENTAGES] = features[:, _SCHOOL_PERCENTAGES] / 50 - 1
-    return features
-
-
 def dataset_of_owners(task: Task, records: Sequence[Records]) -> Dataset:
     """Return all owners' records, every 5th of each for testing."""
-    position = np.concatenate([np.arange(len(own)) for own in records])
-    owners = np.repeat(np.arange(len(records)), [len(own) for own in records])
+    position = np.concatenate([np.arange(len(owned)) for owned in records])
+    owners = np.repeat(np.arange(len(records)), [len(owned) for owned in records])
     together = Records(
-        np.concatenate([own.features for own in records]),
-        np.concatenate([own.targets for own in records]),
+        np.concatenate([owned.features for owned in records]),
+        np.concatenate([owned.targets for owned in records]),
     )
     is_test = position % 5 == 4
     return Dataset(

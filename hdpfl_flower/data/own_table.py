@@ -1,6 +1,4 @@
-"""Conversion of a site's own table to the run's public schema.
-
-Maps names, units, dates and values.
+"""Names, units, dates and values of a site's own table, converted to the run's public schema.
 
 The profile's entries for the table (``config/data_source.py``) act on each cell alone, as the
 schema does: no cell raises, and no cell changes the result of another row. Errors name keys of the
@@ -36,9 +34,9 @@ class OwnTable(Redacted):
         form: encoding, delimiter, numbers.
         missing: the site's own marks of a missing value, in every column.
         columns: by the schema's name.
-        last_by: the site's date column whose latest row of an id is used; empty: the first row.
+        last_by: the site's date column that chooses the latest row of an id; empty: the first row.
         per_unit: records of an id that are used.
-        withdrawn: units whose rows are left out, as if the export had none of them.
+        withdrawn: units left out, as if the export had none of their rows.
     """
 
     form: Form = AS_USUAL
@@ -53,10 +51,8 @@ class OwnTable(Redacted):
         """Return the format stated in the profile's ``[data]``."""
         notation = Notation(source.decimal, source.thousands)
         form = Form(source.encoding, source.delimiter, notation)
-        return cls(
-            form, source.missing, source.columns, source.last_by, source.records_per_unit,
-            source.withdrawn(),
-        )  # fmt: skip
+        per_unit, withdrawn = source.records_per_unit, source.withdrawn()
+        return cls(form, source.missing, source.columns, source.last_by, per_unit, withdrawn)
 
     def own(self, name: str) -> OwnColumn:
         """Return the site's form of the schema's column ``name``."""
@@ -64,27 +60,27 @@ class OwnTable(Redacted):
 
     def wanted(self, name: str, aliases: Sequence[str] = ()) -> Wanted:
         """Return the table column for the schema's column ``name``."""
-        if own := self.own(name).name:
-            return Wanted((own,), f"of 'data.columns.{name}.name' for '{name}'")
+        if name_here := self.own(name).name:
+            return Wanted((name_here,), f"of 'data.columns.{name}.name' for '{name}'")
         return Wanted((name, *aliases), f"'{name}'")
 
     def reference(self, name: str) -> Wanted | None:
         """Return the reference date column for ``name``, or None."""
-        own = self.own(name)
-        if not own.to or own.reference_date:
+        column = self.own(name)
+        if not column.to or column.reference_date:
             return None
-        return Wanted((own.reference,), f"of 'data.columns.{name}.reference' for '{name}'")
+        return Wanted((column.reference,), f"of 'data.columns.{name}.reference' for '{name}'")
 
     def all_wanted(self, schema: Schema, *, label: bool = True, unit: bool = True) -> list[Wanted]:
         """Return all columns to read, optionally with label and id."""
         columns = [(column.name, column.aliases) for column in schema.columns]
         if label:
-            columns[:0] = [(one.column, one.aliases) for one in outcomes(schema)]
-        found = [self.wanted(name, aliases) for name, aliases in columns]
-        found += [each for name, _ in columns if (each := self.reference(name))]
+            columns[:0] = [(outcome.column, outcome.aliases) for outcome in outcomes(schema)]
+        wanted = [self.wanted(name, aliases) for name, aliases in columns]
+        wanted += [reference for name, _ in columns if (reference := self.reference(name))]
         if unit and schema.id:
-            found += [self.wanted(schema.id), *([self.dated] if self.last_by else [])]
-        return found
+            wanted += [self.wanted(schema.id), *([self.dated] if self.last_by else [])]
+        return wanted
 
     @property
     def dated(self) -> Wanted:
@@ -97,9 +93,9 @@ class OwnTable(Redacted):
         Guarantees:
             Each depends on its own cell and the profile alone, on nothing of the schema.
         """
-        own, column = self.own(self.last_by), raw.columns[self.dated]
-        days = column.days(own.date_formats, own.century_from)
-        missing = column.cells(self.form.notation).missing((*self.missing, *own.missing))
+        written, column = self.own(self.last_by), raw.columns[self.dated]
+        days = column.days(written.date_formats, written.century_from)
+        missing = column.cells(self.form.notation).missing((*self.missing, *written.missing))
         return np.where(missing | ~np.isfinite(days), -np.inf, days)
 
     def check(self, schema: Schema) -> None:
@@ -109,33 +105,36 @@ class OwnTable(Redacted):
             DataError: a unit or a date for categories, values for a number or values of no
                 category, or a feature that is mapped to the column of the label or the id.
         """
-        reserved = {
-            one.column: self.wanted(one.column, one.aliases).names for one in outcomes(schema)
-        }
+        reserved = {c.column: self.wanted(c.column, c.aliases).names for c in outcomes(schema)}
         if schema.id:
             reserved[schema.id] = self.wanted(schema.id).names
         for name, groups in [
-            *((one.column, categories_of(one)) for one in outcomes(schema)),
+            *((outcome.column, categories_of(outcome)) for outcome in outcomes(schema)),
             (schema.id, ()),
             *((column.name, categories_of(column)) for column in schema.columns),
         ]:
             if name not in self.columns:
                 continue
-            own, key = self.columns[name], f"data.columns.{name}"
+            written, key = self.columns[name], f"data.columns.{name}"
             is_number = name != schema.id and not groups
-            if own.is_scaled and not is_number:
+            if written.is_scaled and not is_number:
                 raise DataError(
                     f"'{key}' has 'factor', 'offset', 'to', 'strip' or 'below-limit', which make "
                     f"numbers, and '{name}' is no number in the run's 'schema'; remove them"
                 )
-            known = {value_key(value) for values in groups for value in values}
-            if any(value_key(value) not in known for value in own.values.values()):
+            keys = {value_key(value) for values in groups for value in values}
+            if any(value_key(value) not in keys for value in written.values.values()):
                 raise DataError(
                     f"'{key}.values' names a value that '{name}' does not have in the run's "
                     "'schema'; write one of its categories or classes"
                 )
-            taken = {one for other, names in reserved.items() if other != name for one in names}
-            if own.name in taken:
+            taken = {
+                name_taken
+                for other, names in reserved.items()
+                if other != name
+                for name_taken in names
+            }
+            if written.name in taken:
                 raise DataError(
                     f"'{key}.name' is the column of the label or of the id; name another one"
                 )
@@ -152,24 +151,26 @@ class OwnTable(Redacted):
             marks: the schema's of a missing value; they and the site's own are looked up in the
                 cells as they are, before any unit.
         """
-        own, column = self.own(name), raw.columns[self.wanted(name, aliases)]
+        written, column = self.own(name), raw.columns[self.wanted(name, aliases)]
         cells = column.cells(self.form.notation)
-        missing = cells.missing((*marks, *self.missing, *own.missing))
-        if own.values:  # the site defines this value, even where it is a mark elsewhere
-            missing &= (cells.lookup(list(own.values)) < 0) | cells.absent
-        if own.to:
-            days = column.days(own.date_formats, own.century_from)
+        missing = cells.missing((*marks, *self.missing, *written.missing))
+        if written.values:  # the site defines this value, even where it is a mark elsewhere
+            missing &= (cells.lookup(list(written.values)) < 0) | cells.absent
+        if written.to:
+            days = column.days(written.date_formats, written.century_from)
             since, unknown = self.since(raw, name, len(days), marks)
-            ages = own.to == "age"
+            ages = written.to == "age"
             numbers = completed_years(days, since) if ages else days - since
             cells, missing = replace(cells, numbers=numbers, texts=None), missing | unknown
-        if (own.strip or own.below_limit) and cells.texts is not None:
-            marked = [marked_number(text, own, self.form.notation) for text in cells.texts.plain]
+        if (written.strip or written.below_limit) and cells.texts is not None:
+            marked = [
+                marked_number(text, written, self.form.notation) for text in cells.texts.plain
+            ]
             numbers = np.array(marked, dtype=np.float64)[cells.texts.rows]
             cells = replace(cells, numbers=numbers)
-        if own.factor != 1 or own.offset != 0:
+        if written.factor != 1 or written.offset != 0:
             with np.errstate(over="ignore", invalid="ignore"):  # a warning would disclose it
-                scaled = cells.numbers * own.factor + own.offset
+                scaled = cells.numbers * written.factor + written.offset
             cells = replace(cells, numbers=np.where(np.isfinite(scaled), scaled, np.nan))
         return cells, missing
 
@@ -177,12 +178,12 @@ class OwnTable(Redacted):
         self, raw: RawTable, name: str, rows: int, marks: Sequence[str]
     ) -> tuple[npt.NDArray[np.float64], Mask]:
         """Return reference dates in days (n,), NaN for none, and missing ones."""
-        own, wanted = self.own(name), self.reference(name)
+        written, wanted = self.own(name), self.reference(name)
         if wanted is None:
-            days = (np.datetime64(own.reference_date, "D") - _EPOCH).astype(np.float64)
+            days = (np.datetime64(written.reference_date, "D") - _EPOCH).astype(np.float64)
             return np.full(rows, days), np.zeros(rows, dtype=bool)
         column = raw.columns[wanted]
-        days_since = column.days(own.date_formats, own.century_from)
+        days_since = column.days(written.date_formats, written.century_from)
         return days_since, column.cells().missing((*marks, *self.missing))
 
     def words(self, name: str, groups: Sequence[Sequence[str]]) -> list[str]:
@@ -191,7 +192,7 @@ class OwnTable(Redacted):
         The schema's for all where one value would then stand for two groups.
         """
         texts, places = self.choices(name, groups)
-        first = [texts[places.tolist().index(at)] for at in range(len(groups))]
+        first = [texts[places.tolist().index(group)] for group in range(len(groups))]
         is_clear = len({*map(value_key, first)}) == len(groups)
         return first if is_clear else [values[0] for values in groups]
 
@@ -200,8 +201,8 @@ class OwnTable(Redacted):
 
         They stay as they are where the table has dates.
         """
-        own, found = self.own(name), np.asarray(numbers, dtype=np.float64)
-        return found if own.to else (found - own.offset) / own.factor
+        written, values = self.own(name), np.asarray(numbers, dtype=np.float64)
+        return values if written.to else (values - written.offset) / written.factor
 
     def choices(
         self, name: str, groups: Sequence[Sequence[str]]
@@ -210,15 +211,15 @@ class OwnTable(Redacted):
 
         The site's own values stand first: among equal values the first counts.
         """
-        index = {value_key(value): at for at, values in enumerate(groups) for value in values}
-        own = self.own(name).values
-        texts = [*own, *(value for values in groups for value in values)]
-        places = [index[value_key(value)] for value in own.values()]
-        places += [at for at, values in enumerate(groups) for _ in values]
+        index = {value_key(value): group for group, values in enumerate(groups) for value in values}
+        site_values = self.own(name).values
+        texts = [*site_values, *(value for values in groups for value in values)]
+        places = [index[value_key(value)] for value in site_values.values()]
+        places += [group for group, values in enumerate(groups) for _ in values]
         return texts, np.array(places, dtype=np.int64)
 
 
-def marked_number(text: bytes, own: OwnColumn, notation: Notation) -> float:
+def marked_number(text: bytes, column: OwnColumn, notation: Notation) -> float:
     """Return the number in ``text`` without the column's marks, or NaN.
 
     Linear in the text: each mark is removed once from each end.
@@ -227,12 +228,12 @@ def marked_number(text: bytes, own: OwnColumn, notation: Notation) -> float:
     >>> [marked_number(text, own, Notation(",")) for text in (b"< 3 mg/l", b">500", b"mg/l")]
     [1.5, 500.0, nan]
     """
-    for mark in sorted(filter(None, map(plain, own.strip)), key=len, reverse=True):
+    for mark in sorted(filter(None, map(plain, column.strip)), key=len, reverse=True):
         text = text.removeprefix(mark.encode()).removesuffix(mark.encode()).strip()
     share = 1.0
-    if own.below_limit and (found := _LIMIT.fullmatch(text)):
-        share = 0.5 if own.below_limit == "half" and found[1] not in _ABOVE else 1.0
-        text = found[2]
+    if column.below_limit and (limit := _LIMIT.fullmatch(text)):
+        share = 0.5 if column.below_limit == "half" and limit[1] not in _ABOVE else 1.0
+        text = limit[2]
     return share * notation.number_in(text)
 
 
@@ -252,28 +253,26 @@ def categories_of(column: Column | Label | EventColumn) -> tuple[tuple[str, ...]
 
 
 def completed_years(
-    born: npt.NDArray[np.float64], at: npt.NDArray[np.float64]
+    born: npt.NDArray[np.float64], today: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """Return ages in completed years, shape ``(n,)``; NaN before birth.
-
-    ``at`` before ``born`` gives NaN.
 
     A person born on 29 February is a year older on 1 March of a common year.
 
     Args:
         born: days since 1970-01-01, shape ``(n,)``; NaN for none.
-        at: likewise.
+        today: likewise.
 
     >>> days = [float((np.datetime64(day) - _EPOCH).astype(int)) for day in
     ...         ("2000-02-29", "2001-02-28", "2001-03-01", "1999-01-01")]
     >>> completed_years(np.full(3, days[0]), np.array(days[1:])).tolist()
     [0.0, 1.0, nan]
     """
-    known = np.isfinite(born) & np.isfinite(at)
-    parts = [_year_and_day(np.where(known, days, 0.0)) for days in (born, at)]
-    (year, day), (later, on) = parts
-    ages = (later - year - (on < day)).astype(np.float64)
-    return np.where(known & (at >= born), ages, np.nan)
+    dated = np.isfinite(born) & np.isfinite(today)
+    parts = [_year_and_day(np.where(dated, days, 0.0)) for days in (born, today)]
+    (year, birthday), (later, date) = parts
+    ages = (later - year - (date < birthday)).astype(np.float64)
+    return np.where(dated & (today >= born), ages, np.nan)
 
 
 def _year_and_day(

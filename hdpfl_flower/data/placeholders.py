@@ -50,10 +50,10 @@ def _holds(value: object) -> bool:
 
 def refuse_placeholders(data: dict[str, Any]) -> None:
     """Raise ``DataError`` naming the keys of remaining placeholders."""
-    found = list(dict.fromkeys(placeholders(data)))
-    if found:
-        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-        listed = ", ".join(f"'{key}'" for key in found[:_NAMED])
+    keys = list(dict.fromkeys(placeholders(data)))
+    if keys:
+        more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
+        listed = ", ".join(f"'{key}'" for key in keys[:_NAMED])
         raise DataError(
             f"schema: still to be chosen: {listed}{more}; write values from public knowledge (a "
             "guideline, a codebook), never from the records"

@@ -44,7 +44,7 @@ def _as_lists(value: Any) -> Any:
     """Wrap single texts in lists: ``"m"`` becomes ``["m"]``."""
     if not isinstance(value, (list, tuple)):
         return value
-    return tuple((each,) if isinstance(each, str) else each for each in value)
+    return tuple((entry,) if isinstance(entry, str) else entry for entry in value)
 
 
 Synonyms = Annotated[tuple[Texts, ...], BeforeValidator(_as_lists)]
@@ -78,12 +78,12 @@ def _refuse_marks(
     where: str,
     groups: Iterable[Texts],
     marks: frozenset[float | bytes],
-    own: frozenset[float | bytes] = frozenset(),
+    column_marks: frozenset[float | bytes] = frozenset(),
 ) -> None:
     """Refuse values that are also marks of missing, global or own."""
     for value in (value for values in groups for value in values):
         # Two look-ups: a union for each column would be quadratic in a server's text.
-        if (key := value_key(value)) in marks or key in own:
+        if (key := value_key(value)) in marks or key in column_marks:
             raise ValueError(f"{where}: '{value}' is also a mark in 'missing'; remove one")
 
 
@@ -298,8 +298,8 @@ class Schema(BaseModel):
         marks = frozenset(map(value_key, self.missing))
         for column in self.columns:
             groups = column.categories if isinstance(column, CategoryColumn) else ()
-            own = frozenset(map(value_key, column.missing))
-            _refuse_marks(f"column '{column.name}'", groups, marks, own)
+            column_marks = frozenset(map(value_key, column.missing))
+            _refuse_marks(f"column '{column.name}'", groups, marks, column_marks)
         _refuse_marks("label", event.groups if event else self.label.classes, marks)
         outputs = max(len(self.label.classes), len(self.label.edges))
         if self.width > MAX_FEATURES or outputs > MAX_FEATURES:
@@ -341,10 +341,10 @@ class Schema(BaseModel):
 
     @staticmethod
     def load(name_or_text: str) -> Schema:
-        """Return a built-in schema such as ``heart``, or parse TOML text.
+        """Return a built-in schema by name (``heart``), or parse TOML text.
 
         Raises:
-            DataError: no such name, or a wrong text.
+            DataError: an unknown name, or a wrong text.
         """
         return Schema.parse(schema_text(name_or_text))
 
@@ -365,13 +365,7 @@ def _parsed(text: str) -> Schema:
 
 
 def _check_form(text: str) -> None:
-    """Refuse text that is too long or nested too deeply.
-
-    Bounds the text, its keys and its brackets by those of a schema.
-
-    Raises:
-        DataError: states the limit.
-    """
+    """Refuse text that is too long or nested too deeply; ``DataError`` states the limit."""
     if fault := schema_fault(text):
         raise DataError(f"schema: the text {fault}")
     if fault := form_fault(text):
@@ -379,9 +373,7 @@ def _check_form(text: str) -> None:
 
 
 def schema_text(name_or_text: str) -> str:
-    """Return a built-in schema's TOML, or the text itself.
-
-    A text holds '=' or a newline.
+    """Return a built-in schema's TOML, or the text itself: it holds '=' or a newline.
 
     No path is read here: the terms come from a server, which must not name a file of the site
     (``config/named_files.py`` reads one, where the user's own run config is read).
@@ -391,13 +383,13 @@ def schema_text(name_or_text: str) -> str:
     """
     if "=" in name_or_text or "\n" in name_or_text:
         return name_or_text
-    known = _built_in()
-    if name_or_text not in known:
+    texts = _built_in()
+    if name_or_text not in texts:
         raise DataError(
-            f"schema: there is no built-in one of that name; choose {', '.join(known)}, "
+            f"schema: there is no built-in one of that name; choose {', '.join(texts)}, "
             "give TOML text, or in a run config the path of a file that ends in .toml"
         )
-    return known[name_or_text]
+    return texts[name_or_text]
 
 
 @cache

@@ -57,15 +57,12 @@ from hdpfl_flower.errors import DataError
 
 READ = 200_000
 """Maximum number of records read for a draft, to bound memory."""
-_NOTATIONS = (
-    PLAIN, Notation(","), Notation(",", "."), Notation(".", ","), Notation(".", "'"),
-    Notation(".", " "), Notation(",", " "),
-)  # fmt: skip
+_NOTATIONS = (PLAIN, *(Notation(*marks) for marks in (",", ",.", ".,", ".'", ". ", ", ")))
 _OF_SCHEMA = ("", "?", "NA")
-_MARKS = (
-    "N/A", "n/a", "#N/A", "#NV", "NULL", "null", "NaN", "nan", "None", "none", "-", "--", ".",
-    "k.A.", "k. A.", "n.b.", "n. b.", "unbekannt", "unknown", "missing", "fehlt",
-)  # fmt: skip
+_MARKS = (  # noqa: SIM905 - a list of them would be a page
+    "N/A|n/a|#N/A|#NV|NULL|null|NaN|nan|None|none|-|--|."
+    "|k.A.|k. A.|n.b.|n. b.|unbekannt|unknown|missing|fehlt"
+).split("|")
 """Export marks of missing values, proposed for the profile where found."""
 _WORDS = frozenset(("None", "none", "unbekannt", "unknown", "-", "--"))
 """Those of them that may be a category: of a column where they are rare, or numbers are not."""
@@ -116,24 +113,24 @@ def draft_schema(path: Path, label: str = "", unit: str = "") -> Draft:
     names, notes = _names(header, columns, label, unit)
     form = replace(form, notation=_notation(columns))
     marks = _missing_marks(columns, form.notation)
-    known = {value_key(mark) for mark in (*_OF_SCHEMA, *marks)}
+    missing = {value_key(mark) for mark in (*_OF_SCHEMA, *marks)}
     labels = None
     if label:
-        held = _present(columns[names.index(label)], known)
+        held = _present(columns[names.index(label)], missing)
         if not held.any():
             raise DataError(
                 f"column '{label}', which --label names, is missing in every record; name another, "
                 "or export it"
             )
         labels = _labels(columns[names.index(label)], held, lost, names.index(label))
-    seen = [
-        kind_of(name, texts, _present(texts, known), form.notation, None if name == label else
-                labels)
-        if name != unit
-        else ColumnKind(name, "left out", f"'{name}': the protected unit")
-        for name, texts in zip(names, columns, strict=True)
-        if name
-    ]  # fmt: skip
+    seen = []
+    for name, texts in zip(names, columns, strict=True):
+        if name == unit != "":
+            seen.append(ColumnKind(name, "left out", f"'{name}': the protected unit"))
+        elif name:
+            by_label = None if name == label else labels
+            held = _present(texts, missing)
+            seen.append(kind_of(name, texts, held, form.notation, by_label))
     first = f"{rows} records read{', the first ones alone' if more else ''}"
     if titles:
         notes.insert(0, f"{titles} lines stand before the header, and are passed over")
@@ -151,42 +148,42 @@ def _losses(
     """Yield the losses, and a line for each column."""
     tests = len(seen) + 1
     of_rows = loss_of_rows(rows, len(lost), labels)
-    cells = [sum(getattr(each.lost, name) for each in seen) for name in ("lost", "held")]
+    cells = [sum(getattr(column.lost, name) for column in seen) for name in ("lost", "held")]
     yield f"lost: {len(lost)} of {of_rows.held} records, {cells[0]} of {cells[1]} cells"
     if lost:
         yield (
             f"{of_rows.level(tests)}{len(lost)} records cannot be cut into the cells of the "
             f"header: {causes(lost)}{of_rows.in_words(tests)}"
         )
-    for each in seen:
-        how = f"; not read{each.lost.in_words(tests)}" if each.lost.lost else ""
-        yield f"{each.lost.level(tests)}{each.note}{how}"
+    for column in seen:
+        how = f"; not read{column.lost.in_words(tests)}" if column.lost.lost else ""
+        yield f"{column.lost.level(tests)}{column.note}{how}"
 
 
 def _labels(texts: Texts, held: Mask, lost: Sequence[LostRow], place: int) -> Labels | None:
     """Return the labels by their texts; None for more than a few."""
-    names = [texts.values[at] for at in np.unique(texts.rows[held])]
+    names = [texts.values[row] for row in np.unique(texts.rows[held])]
     if len(names) > _LABELS:
         return None
-    at = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    rows = np.where(held, texts.lookup(at), -1)
-    of_lost = lost_labels(lost, place, lambda written: Texts.of(written).lookup(at))
-    return Labels(tuple(name.decode(errors="replace") for name in at), rows, of_lost)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    rows = np.where(held, texts.lookup(numbers), -1)
+    of_lost = lost_labels(lost, place, lambda written: Texts.of(written).lookup(numbers))
+    return Labels(tuple(name.decode(errors="replace") for name in numbers), rows, of_lost)
 
 
 def _missing_marks(columns: Sequence[Texts], notation: Notation) -> list[str]:
     """Return marks of missing that are no category."""
-    found: dict[str, bool] = {}
+    is_mark: dict[str, bool] = {}
     for texts in columns:
         counts = np.bincount(texts.rows, minlength=len(texts.values))
         numeric = float(np.isfinite(texts.numbers(notation)).mean())
         for mark in _MARKS:
-            count = sum(int(counts[at]) for at, each in enumerate(texts.values)
-                        if each == mark.encode())  # fmt: skip
+            written = [text == mark.encode() for text in texts.values]
+            count = int(counts[written].sum())
             is_word = mark in _WORDS and count > _RARE * len(texts.rows) > numeric * len(texts.rows)
             if count:
-                found[mark] = found.get(mark, True) and not is_word
-    return [mark for mark in _MARKS if found.get(mark)]
+                is_mark[mark] = is_mark.get(mark, True) and not is_word
+    return [mark for mark in _MARKS if is_mark.get(mark)]
 
 
 def _header(lines: Iterator[bytes], form: Form) -> tuple[list[bytes], Form, int, Iterator[bytes]]:
@@ -200,16 +197,18 @@ def _header(lines: Iterator[bytes], form: Form) -> tuple[list[bytes], Form, int,
     first = first[1:] if mark else first
     if not first:
         raise DataError("the table is empty; its first line must be a header of names")
-    found = [(cut(first[0], each), each, 0) for each in ([mark] if mark else DELIMITERS)]
-    is_names = any(sum(map(bool, cells)) > 2 for cells, _, _ in found)
-    for _, each, _ in () if is_names else tuple(found):
-        cells = [cut(line, each) for line in first]
+    headers = [
+        (cut(first[0], delimiter), delimiter, 0) for delimiter in ([mark] if mark else DELIMITERS)
+    ]
+    is_names = any(sum(map(bool, cells)) > 2 for cells, _, _ in headers)
+    for _, delimiter, _ in () if is_names else tuple(headers):
+        cells = [cut(line, delimiter) for line in first]
         width, times = Counter(map(len, cells)).most_common(1)[0]
-        at = next((at for at, row in enumerate(cells) if not _is_title(row, width)), 0)
-        is_header = times > 2 and 0 < at < TITLES and len(cells[at]) == width
-        if is_header and not any(map(_is_number_or_date, map(header_name, cells[at]))):
-            found.append((cells[at], each, at))
-    header, mark, titles = max(found, key=lambda each: (len(each[0]), each[2]))
+        place = next((place for place, row in enumerate(cells) if not _is_title(row, width)), 0)
+        is_header = times > 2 and 0 < place < TITLES and len(cells[place]) == width
+        if is_header and not any(map(_is_number_or_date, map(header_name, cells[place]))):
+            headers.append((cells[place], delimiter, place))
+    header, mark, titles = max(headers, key=lambda candidate: (len(candidate[0]), candidate[2]))
     return header, replace(form, delimiter=mark.decode()), titles, chain(first[titles + 1 :], lines)
 
 
@@ -250,26 +249,28 @@ def _names(
             "semicolons, tabs or bars between the names"
         )
     names = [*map(header_name, cells)]
-    kept, notes = [*names], []
-    for at, (name, texts) in enumerate(zip(names, columns, strict=True)):
-        is_first = not any(names[:at])  # an index, or one of an index: written twice
+    used, notes = [*names], []
+    for place, (name, texts) in enumerate(zip(names, columns, strict=True)):
+        is_first = not any(names[:place])  # an index, or one of an index: written twice
         if not name and ((is_first and _is_index(texts)) or not any(texts.values)):
-            notes.append(f"cell {at + 1} of the header is empty: its column is left out")
+            notes.append(f"cell {place + 1} of the header is empty: its column is left out")
             continue
-        _check_name(at + 1, name, texts)
+        _check_name(place + 1, name, texts)
         if names.count(name) > 1:
             if name in (label, unit) or not {*names} - {name, ""}:
-                raise DataError(f"cell {at + 1} of the first line names a column twice; rename one")
-            kept[at] = ""
+                raise DataError(
+                    f"cell {place + 1} of the first line names a column twice; rename one"
+                )
+            used[place] = ""
             notes.append(f"'{name}': left out, more than one column has this name")
-        elif name.encode() != cells[at].strip(BLANK.encode()):
+        elif name.encode() != cells[place].strip(BLANK.encode()):
             notes.append(f"'{name}': written in the header with other blanks, quotes or lines")
     for option, name in (("--label", label), ("--id", unit)):
-        if name and name not in kept:
+        if name and name not in used:
             raise DataError(f"the table has no column '{name}', which {option} names")
     if label and label == unit:
         raise DataError("--label and --id name the same column; name two")
-    return kept, notes
+    return used, notes
 
 
 def _check_no_record(number: int, name: str, texts: Texts | None) -> None:
@@ -314,7 +315,9 @@ def _gathered(
     """Return columns, rows, whether more follow, and lost rows."""
     width, delimiter, rows = len(header), form.delimiter.encode(), 0
     gathered = [GatheredTexts() for _ in header]
-    least = max([at + 1 for at, name in enumerate(header) if header_name(name)], default=width)
+    least = max(
+        [place + 1 for place, name in enumerate(header) if header_name(name)], default=width
+    )
     uncut = UncutRows(delimiter, least)
     for number, line in enumerate(islice(lines, READ)):
         cells = cut(line, delimiter)
@@ -324,7 +327,7 @@ def _gathered(
         rows += 1
         for column, cell in zip(gathered, [*cells, *[b""] * (width - len(cells))], strict=True):
             column.add(cell)
-    every = {Wanted((), str(at)): at for at in range(width)}
+    every = {Wanted((), str(place)): place for place in range(width)}
     lost = lost_rows(uncut.lost(every, width))
     if not rows:
         longer = bool(lost) and {row.missing for row in lost} == {-1}
@@ -360,21 +363,21 @@ _HEAD = f"""\
 
 def _schema_text(seen: Sequence[ColumnKind], label: str, unit: str) -> str:
     """Return the schema as TOML, from names and kinds alone."""
-    some, one = f'["{TO_CHOOSE}", "{TO_CHOOSE}"]', f'["{TO_CHOOSE}"]'
+    some, value = f'["{TO_CHOOSE}", "{TO_CHOOSE}"]', f'["{TO_CHOOSE}"]'
     parts = [_HEAD, f"id = {as_toml(unit)}\n" if unit else "", f"missing = {_texts(_OF_SCHEMA)}\n"]
     kinds = {column.name: column.kind for column in seen}
     parts.append(f"\n[label]\ncolumn = {as_toml(label or TO_CHOOSE)}\n")
     if kinds.get(label) == "number":
         parts.append(f"bounds = {some}  # low, high\n")
     else:
-        parts.append(f"classes = [{one}, {one}]  # a class: the values that mean it\n")
+        parts.append(f"classes = [{value}, {value}]  # a class: the values that mean it\n")
     used = [c for c in seen if c.kind != "left out" and c.name not in (label, unit)]
     if len(used) > MAX_FEATURES:
         raise DataError(f"the table has more than {MAX_FEATURES} columns; export fewer")
     for column in used:
         parts.append(f"\n[[columns]]\nname = {as_toml(column.name)}\n")
         if column.kind == "category":
-            parts.append(f'type = "category"\ncategories = {one}  # a list in it: synonyms\n')
+            parts.append(f'type = "category"\ncategories = {value}  # a list in it: synonyms\n')
         else:
             is_date = column.kind == "date"
             unit_of = "years or days: dates become them by each site's profile" if is_date else ""
@@ -397,17 +400,19 @@ def _as_profile(
     if form.notation.thousands:
         lines.append(f"thousands = {as_toml(form.notation.thousands)}")
     lines += [f"missing = {_texts(marks)}"] if marks else []
-    every = [each for column in seen for each in column.formats]
+    every = [layout for column in seen for layout in column.formats]
     for column in seen:
-        if column.own.is_scaled and column.kind == "number":
+        if column.as_written.is_scaled and column.kind == "number":
             lines.append(f"[data.columns.{as_toml(column.name)}]")
-            lines += [f"strip = {_texts(column.own.strip)}"] if column.own.strip else []
-            lines += ['below-limit = "half"  # or "limit"'] if column.own.below_limit else []
+            lines += (
+                [f"strip = {_texts(column.as_written.strip)}"] if column.as_written.strip else []
+            )
+            lines += ['below-limit = "half"  # or "limit"'] if column.as_written.below_limit else []
         if column.kind == "date" and column.name != unit:
             # Formats of the other columns too: one of them may become the reference.
             formats = list(dict.fromkeys((*column.formats, *every)))
             century = [f"century-from = {CENTURY}  # choose: the first of a hundred years for %y"]
-            century = century if any("%y" in each for each in formats) else []
+            century = century if any("%y" in layout for layout in formats) else []
             lines += [
                 f"[data.columns.{as_toml(column.name)}]",
                 'to = "age"  # or "days"',

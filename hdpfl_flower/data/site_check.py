@@ -57,15 +57,11 @@ def check_site_data(
     lines = [f"records: {summary.rows} found, {used} for training{held}"]
     if summary.withdrawn:
         lines.append(f"withdrawn: {summary.withdrawn} units are left out, with all their records")
-    lines += [
-        f"left out: {count}, {why}" for why, count in summary.left_out.items() if count and
-        why != "cannot be cut into cells"
-    ]  # fmt: skip
+    reasons = {why: n for why, n in summary.left_out.items() if why != "cannot be cut into cells"}
+    lines += [f"left out: {count}, {why}" for why, count in reasons.items() if count]
     if source.format in TABLES:
-        schema, own = Schema.load(schema_text), OwnTable.of(source)
-        wanted = own.all_wanted(schema)
-        raw = load_rows(source.path, source.format, wanted, schema, own, lost=True)
-        losses = table_losses(raw, schema, own)
+        schema, site_table = Schema.load(schema_text), OwnTable.of(source)
+        raw, losses = _losses_of(source, schema, site_table)
         lines += [line for _, line in losses.lines()]
         if losses.rows.lost == losses.rows.held > 0:
             return lines  # the cause of all that follows
@@ -73,12 +69,10 @@ def check_site_data(
         lines += _about_mapping(source, schema)
         lines += _about_missing(schema, summary, len(raw.positions))
         lines += _about_times(schema.label, summary, losses)
-        lines += _about_dates(raw, schema, own)
-        lines += about_features(raw, schema, own, losses.labels)
-        counts = np.bincount(losses.labels.rows[losses.labels.rows >= 0],
-                             minlength=len(losses.labels.names))  # fmt: skip
-        listed = ", ".join(f"'{name}' {n}" for name, n in
-                           zip(losses.labels.names, counts, strict=True))  # fmt: skip
+        lines += _about_dates(raw, schema, site_table)
+        lines += about_features(raw, schema, site_table, losses.labels)
+        names, rows = losses.labels.names, losses.labels.rows
+        listed = ", ".join(f"'{name}' {(rows == group).sum()}" for group, name in enumerate(names))
         lines.append(f"label '{outcomes(schema)[-1].column}': {listed}")
     if source.column:
         lines += _about_ids(source, Schema.load(schema_text), summary)
@@ -95,10 +89,17 @@ def about_losses(source: DataSource, schema_text: str) -> list[str]:
     Raises:
         DataError: as :func:`read_site_data`.
     """
-    schema, own = Schema.load(schema_text), OwnTable.of(source)
-    wanted = own.all_wanted(schema)
-    raw = load_rows(source.path, source.format, wanted, schema, own, lost=True)
-    return [line for _, line in table_losses(raw, schema, own).lines()]
+    _, losses = _losses_of(source, Schema.load(schema_text), OwnTable.of(source))
+    return [line for _, line in losses.lines()]
+
+
+def _losses_of(
+    source: DataSource, schema: Schema, site_table: OwnTable
+) -> tuple[RawTable, TableLosses]:
+    """Return the site's table, and its losses."""
+    wanted = site_table.all_wanted(schema)
+    raw = load_rows(source.path, source.format, wanted, schema, site_table, lost=True)
+    return raw, table_losses(raw, schema, site_table)
 
 
 def _about_missing(schema: Schema, summary: Summary, rows: int) -> Iterator[str]:
@@ -114,16 +115,23 @@ def _about_missing(schema: Schema, summary: Summary, rows: int) -> Iterator[str]
         yield f"column '{schema.label.column}': {clipped} clipped to the bounds"
 
 
-def _about_dates(raw: RawTable, schema: Schema, own: OwnTable) -> Iterator[str]:
+def _about_dates(raw: RawTable, schema: Schema, site_table: OwnTable) -> Iterator[str]:
     """Yield warnings about ambiguous dates."""
-    read = {one.column: own.wanted(one.column, one.aliases) for one in outcomes(schema)}
-    read |= {column.name: own.wanted(column.name, column.aliases) for column in schema.columns}
-    read = {name: wanted for name, wanted in read.items() if own.own(name).to}
-    for name, wanted in (read | ({own.last_by: own.dated} if own.last_by else {})).items():
-        how, column = own.own(name), raw.columns[wanted]
+    read = {
+        outcome.column: site_table.wanted(outcome.column, outcome.aliases)
+        for outcome in outcomes(schema)
+    }
+    read |= {
+        column.name: site_table.wanted(column.name, column.aliases) for column in schema.columns
+    }
+    read = {name: wanted for name, wanted in read.items() if site_table.own(name).to}
+    for name, wanted in (
+        read | ({site_table.last_by: site_table.dated} if site_table.last_by else {})
+    ).items():
+        how, column = site_table.own(name), raw.columns[wanted]
         if len(how.date_formats) < 2:
             continue
-        days = np.array([column.days((each,), how.century_from) for each in how.date_formats])
+        days = np.array([column.days((form,), how.century_from) for form in how.date_formats])
         days = days[:, np.isfinite(days).any(axis=0)]
         twice = int((np.nanmin(days, axis=0) < np.nanmax(days, axis=0)).sum())
         if twice:
@@ -149,22 +157,23 @@ def _about_ids(source: DataSource, schema: Schema, summary: Summary) -> Iterator
             "'data.row', several by 'data.records-per-unit'; an id of its own for each row would "
             "take the protection from the person"
         )
-    own = OwnTable.of(source)
-    wanted = [own.wanted(schema.id), *([own.dated] if own.last_by else [])]
-    raw = load_rows(source.path, source.format, wanted, schema, own)
-    if own.last_by and (undated := int(np.isinf(own.row_days(raw)).sum())):
+    site_table = OwnTable.of(source)
+    last_by = site_table.last_by
+    wanted = [site_table.wanted(schema.id), *([site_table.dated] if last_by else [])]
+    raw = load_rows(source.path, source.format, wanted, schema, site_table)
+    if last_by and (undated := int(np.isinf(site_table.row_days(raw)).sum())):
         yield (
             f"warning: {undated} rows have no date in the column of 'data.row': such a row is used "
-            f"only where its id has no other; is 'data.columns.{own.last_by}.date-formats' right?"
+            f"only where its id has no other; is 'data.columns.{last_by}.date-formats' right?"
         )
     rows: dict[bytes, int] = {}
-    for row, name in zip(raw.positions.tolist(), ids_of(raw, schema, own), strict=True):
+    for row, name in zip(raw.positions.tolist(), ids_of(raw, schema, site_table), strict=True):
         if name:
             rows.setdefault(name, row)
     spelled = spellings([*rows])
     if spelled.alike:
         count = sum(map(len, spelled.alike))
-        pairs = [" and ".join(str(rows[name] + 1) for name in each[:2]) for each in spelled.alike]
+        pairs = [" and ".join(str(rows[name] + 1) for name in group[:2]) for group in spelled.alike]
         yield (
             f"warning: {count} ids look like those of {len(spelled.alike)} persons: they differ in "
             "leading zeros, case, blanks, marks or Unicode form alone (records "
@@ -183,7 +192,7 @@ def _about_ids(source: DataSource, schema: Schema, summary: Summary) -> Iterator
 
 def _about_mapping(source: DataSource, schema: Schema) -> Iterator[str]:
     """Yield warnings for mapped columns that the schema lacks."""
-    names = {schema.id, source.last_by, *(one.column for one in outcomes(schema))}
+    names = {schema.id, source.last_by, *(outcome.column for outcome in outcomes(schema))}
     names |= {column.name for column in schema.columns}
     for name in source.columns:
         if name not in names:
@@ -191,7 +200,7 @@ def _about_mapping(source: DataSource, schema: Schema) -> Iterator[str]:
 
 
 def _about_all_columns(schema: Schema, summary: Summary) -> Iterator[str]:
-    """Yield the error about a table whose features are all missing."""
+    """Yield the error about a table with all features missing."""
     rows = summary.rows - summary.left_out["cannot be cut into cells"]
     if rows and all(
         summary.filled[c.name] == rows and not summary.unreadable[c.name] for c in schema.columns
@@ -238,12 +247,15 @@ def _about_labels(data: SiteData, task: Task) -> Iterator[str]:
             "error: no record can be used: not one has a label of the schema; the site would send "
             "noise alone and spend its ε"
         )
-    elif task.classes and len({*np.concatenate([part.targets for part in parts]).tolist()}) == 1:
+    elif (
+        task.classes
+        and len({*np.concatenate([records.targets for records in parts]).tolist()}) == 1
+    ):
         yield (
             "warning: every label is of the same class: these records alone show no difference "
             "between the classes"
         )
-    elif task.intervals and not any((part.targets % 2).any() for part in parts):
+    elif task.intervals and not any((records.targets % 2).any() for records in parts):
         yield "warning: no event occurs in these records: they show alone that it is rare"
 
 

@@ -121,10 +121,10 @@ def units_of(read: _Read, among: Mask, most: int) -> Records:
     places = _numbered(read.ids[row] for row in rows) if read.ids else np.arange(len(rows))
     numbers = np.empty(len(firsts), dtype=np.int64)
     numbers[places[read.first[rows]]] = np.arange(len(firsts))
-    at = numbers[places], read.ranks[rows]
-    features[at] = read.records.features[rows]
-    targets[(*at, 0)] = read.records.targets[rows]
-    targets[(*at, 1)] = 1 / np.bincount(at[0], minlength=len(firsts))[at[0]]
+    filled = numbers[places], read.ranks[rows]
+    features[filled] = read.records.features[rows]
+    targets[(*filled, 0)] = read.records.targets[rows]
+    targets[(*filled, 1)] = 1 / np.bincount(filled[0], minlength=len(firsts))[filled[0]]
     return Records(features, targets)
 
 
@@ -172,8 +172,8 @@ class _Read(Redacted):
     @property
     def first(self) -> Mask:
         """``first`` in :class:`UnitRecords`."""
-        found: Mask = self.ranks == 0
-        return found
+        is_first: Mask = self.ranks == 0
+        return is_first
 
 
 def _read(source: DataSource, task: Task, schema_text: str, *, every_record: bool = False) -> _Read:
@@ -203,9 +203,9 @@ def _as_stored(source: DataSource, task: Task, schema_text: str, *, every_record
             "'id' of the run's 'schema' is not the profile's 'data.id': the run would protect "
             "another unit than the site asks for; agree on one with the coordinator"
         )
-    own = OwnTable.of(source)
+    site_table = OwnTable.of(source)
     table = read_table(
-        source.path, source.format, schema, own, every_record=every_record, digests=draws
+        source.path, source.format, schema, site_table, every_record=every_record, digests=draws
     )
     return _Read(
         table.records, table.summary, table.ids, table.positions, table.ranks, table.digests
@@ -225,8 +225,8 @@ def _read_folder(source: DataSource, task: Task, draws: bool, every_record: bool
     names = [os.fsencode(file.parent.name) for file in images.files]
     ranks = ranks_of(names, range(len(names)))
     summary.left_out["repeated id"] = int((ranks > 0).sum())
-    kept = np.flatnonzero((ranks == 0) | every_record)
-    return _Read(records.take(kept), summary, tuple(names[at] for at in kept), places=ranks[kept])
+    used = np.flatnonzero((ranks == 0) | every_record)
+    return _Read(records.take(used), summary, tuple(names[row] for row in used), places=ranks[used])
 
 
 def _held_out(read: _Read, share: float) -> Mask:
@@ -275,7 +275,9 @@ def _encoded(records: Records) -> Iterator[bytes]:
 def _numbered(contents: Iterable[bytes]) -> npt.NDArray[np.int64]:
     """Return a number for each content, from 0, by first occurrence."""
     numbers: dict[bytes, int] = {}
-    return np.array([numbers.setdefault(each, len(numbers)) for each in contents], dtype=np.int64)
+    return np.array(
+        [numbers.setdefault(content, len(numbers)) for content in contents], dtype=np.int64
+    )
 
 
 def _read_npz(path: Path, task: Task, draws: bool) -> _Read:
@@ -291,19 +293,19 @@ def _read_npz(path: Path, task: Task, draws: bool) -> _Read:
     with np.errstate(over="ignore"):
         features = x.astype(np.float32)
     usable = np.isfinite(features).all(axis=tuple(range(1, features.ndim)))
-    targets, known = targets_in(y, task)
+    targets, labelled = targets_in(y, task)
     left_out = {
         "features not finite": int((~usable).sum()),
-        "no known label": int((usable & ~known).sum()),
+        "no known label": int((usable & ~labelled).sum()),
     }
-    kept = usable & known
+    complete = usable & labelled
     # As float64, since one record decides the type in which numpy stores all of them.
     rows = (
         x[row].astype(np.float64).tobytes() + y[row].astype(np.float64).tobytes()
-        for row in np.flatnonzero(kept)
+        for row in np.flatnonzero(complete)
     )
     return _Read(
-        Records(features[kept], targets[kept]),
+        Records(features[complete], targets[complete]),
         Summary(len(x), left_out),
         digests=_digested(rows) if draws else None,
     )
@@ -315,7 +317,7 @@ def load_features(path: Path, task: Task) -> tuple[npt.NDArray[np.float32], list
     A record that is not finite is only counted.
 
     Raises:
-        DataError: there is no such file or array ``x``, or its shape is not the task's.
+        DataError: the file or its array ``x`` is missing, or its shape is not the task's.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -342,20 +344,16 @@ def load_arrays(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Return arrays ``x`` and ``y`` of a site's ``.npz`` as floats.
 
     Raises:
-        DataError: there is no such file or array, or it holds no numbers.
+        DataError: the file or an array is missing, or holds no numbers.
     """
-    x, y = (floats_of(array) for array in _load_npz(path))
-    return x, y
-
-
-def _load_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     try:
         # A pickle can run its author's code.
         with np.load(path, allow_pickle=False) as file:
-            return array_in(file, "x"), array_in(file, "y")
+            stored = array_in(file, "x"), array_in(file, "y")
     except Exception:
         # A damaged archive fails in many ways; its messages might quote its content.
         raise DataError(
             "'data.path' is not there or is no .npz file with arrays 'x' and 'y'; write it with "
             "numpy.savez, numbers only"
         ) from None
+    return floats_of(stored[0]), floats_of(stored[1])

@@ -56,7 +56,7 @@ def stated_of(task: Task) -> str:
     shape = f"shape={','.join(map(str, task.input_shape))}"
     if task.scaling:
         means, deviations = (
-            ",".join(map(_plain, each)) for each in zip(*task.scaling, strict=True)
+            ",".join(map(_plain, numbers)) for numbers in zip(*task.scaling, strict=True)
         )
         shape = f"{shape} mean={means} std={deviations}"
     if task.intervals:

@@ -38,36 +38,38 @@ def read_subgroups(
     Raises:
         DataError: the table cannot be read, or lacks a column.
     """
-    own, found = OwnTable.of(source), {}
+    site_table, groups = OwnTable.of(source), {}
     for name in source.subgroups:
-        known: dict[str, Column | Label | EventColumn] = {
-            **{one.column: one for one in outcomes(schema)},
-            **{one.name: one for one in schema.columns},
+        columns: dict[str, Column | Label | EventColumn] = {
+            **{outcome.column: outcome for outcome in outcomes(schema)},
+            **{feature.name: feature for feature in schema.columns},
         }
-        column = known.get(name)
+        column = columns.get(name)
         aliases = column.aliases if column else ()
-        wanted = [own.wanted(name, aliases)]
-        if column and (reference := own.reference(name)):
+        wanted = [site_table.wanted(name, aliases)]
+        if column and (reference := site_table.reference(name)):
             wanted.append(reference)
         if column is None:
             wanted = [Wanted((name,), f"'{name}' ('data.subgroups')")]
-        raw = load_table(source.path, source.format, wanted, own.form)
+        raw = load_table(source.path, source.format, wanted, site_table.form)
         rows = np.searchsorted(raw.positions, positions)
         if column is None:
             texts = raw.columns[wanted[0]].texts() or Texts.of([b""] * len(raw.positions))
-            marks = (*schema.missing, *own.missing)
-            missing = raw.columns[wanted[0]].cells(own.form.notation).missing(marks)
-            numbers = raw.columns[wanted[0]].cells(own.form.notation).numbers
+            marks = (*schema.missing, *site_table.missing)
+            missing = raw.columns[wanted[0]].cells(site_table.form.notation).missing(marks)
+            numbers = raw.columns[wanted[0]].cells(site_table.form.notation).numbers
             names = _names(texts)
-            found[name] = _groups(numbers[rows], [names[at] for at in rows], missing[rows])
+            groups[name] = _groups(numbers[rows], [names[row] for row in rows], missing[rows])
             continue
-        found[name] = _of_schema(raw, own, schema, name, aliases, categories_of(column), rows)
-    return found
+        groups[name] = _of_schema(
+            raw, site_table, schema, name, aliases, categories_of(column), rows
+        )
+    return groups
 
 
 def _of_schema(
     raw: RawTable,
-    own: OwnTable,
+    site_table: OwnTable,
     schema: Schema,
     name: str,
     aliases: Sequence[str],
@@ -75,34 +77,34 @@ def _of_schema(
     rows: npt.NDArray[np.int64],
 ) -> list[str]:
     """Return the group of each of ``rows`` by a schema column."""
-    marks = next((one.missing for one in schema.columns if one.name == name), ())
-    cells, missing = own.read(raw, name, aliases, (*schema.missing, *marks))
+    marks = next((feature.missing for feature in schema.columns if feature.name == name), ())
+    cells, missing = site_table.read(raw, name, aliases, (*schema.missing, *marks))
     if not categories:
         return _groups(cells.numbers[rows], [OTHER] * len(rows), missing[rows])
-    texts, places = own.choices(name, categories)
-    at = cells.lookup(texts)[rows]
-    named = [categories[places[one]][0] if one >= 0 else OTHER for one in at]
-    return [MISSING if gone else one for one, gone in zip(named, missing[rows], strict=True)]
+    texts, places = site_table.choices(name, categories)
+    index = cells.lookup(texts)[rows]
+    named = [categories[places[place]][0] if place >= 0 else OTHER for place in index]
+    return [MISSING if gone else group for group, gone in zip(named, missing[rows], strict=True)]
 
 
 def _groups(
     numbers: npt.NDArray[np.float64], texts: Sequence[str], missing: npt.NDArray[np.bool_]
 ) -> list[str]:
     """Return one group per value, or three by size for many numbers."""
-    known = np.unique(numbers[~missing & np.isfinite(numbers)])
-    if len(known) <= MOST:
+    different = np.unique(numbers[~missing & np.isfinite(numbers)])
+    if len(different) <= MOST:
         named = [f"{x:g}" if np.isfinite(x) else t for x, t in zip(numbers, texts, strict=True)]
-        return [MISSING if gone else one for one, gone in zip(named, missing, strict=True)]
+        return [MISSING if gone else group for group, gone in zip(named, missing, strict=True)]
     first, second = np.quantile(numbers[~missing & np.isfinite(numbers)], [1 / 3, 2 / 3])
     third = np.where(numbers <= first, 0, np.where(numbers <= second, 1, 2))
     words = (f"≤ {first:g}", f"> {first:g}, ≤ {second:g}", f"> {second:g}")
     return [
-        MISSING if gone else words[at] if np.isfinite(x) else OTHER
-        for x, at, gone in zip(numbers, third, missing, strict=True)
+        MISSING if gone else words[third_of] if np.isfinite(x) else OTHER
+        for x, third_of, gone in zip(numbers, third, missing, strict=True)
     ]
 
 
 def _names(texts: Texts) -> list[str]:
     """Return the text of each row, cut to 40 characters."""
-    known = [text.decode(errors="replace")[:40] for text in texts.values]
-    return [known[at] for at in texts.rows.tolist()]
+    names = [text.decode(errors="replace")[:40] for text in texts.values]
+    return [names[row] for row in texts.rows.tolist()]

@@ -1,9 +1,9 @@
 """Columns of cells from a CSV or Parquet file of any content.
 
 A CSV is read as RFC 4180 says: a line ends at LF or CR LF, and a cell in quotes may hold line ends;
-:mod:`hdpfl_flower.data.csv_lines` joins them to records. What RFC 4180 cannot read is tried again
-with a backslash before the quotes in a cell, as MySQL and Spark write them. Every encoding that a
-profile may name decodes a line independently of the lines before it.
+:mod:`hdpfl_flower.data.csv_lines` joins them to records. A record that RFC 4180 cannot read is
+tried again with a backslash before the quotes in a cell, as MySQL and Spark write them. Every
+encoding that a profile may name decodes a line independently of the lines before it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from hdpfl_flower.data.columns import (
     Column,
     GatheredTexts,
     Notation,
-    TextColumn,
     plain,
     row_digest,
 )
@@ -35,7 +34,6 @@ DELIMITERS = (b",", b";", b"\t", b"|")
 TITLES = 20
 """Lines in which a header is searched."""
 _SEPARATOR = re.compile(rb'"?sep=([^"\r\n])"?[,;\s]*', re.IGNORECASE)
-_BOM = b"\xef\xbb\xbf"
 _EXCEL = "an Excel file or an archive, not a CSV; save it as CSV (UTF-8) in Excel"
 _OTHERS = {  # .xlsx begins as any zip archive
     b"PK\x03\x04": _EXCEL,
@@ -93,7 +91,7 @@ class RawTable(Redacted):
         columns: those that were wanted, one length n: of the rows that could be cut into cells.
         positions: int64 ``(n,)``; the row of the file, from 0, of each; blank lines do not count.
         rows: rows in the file.
-        unpaired: of the rows that could not be cut, those whose quotes are not RFC 4180's.
+        unpaired: of the rows that could not be cut, those with other quotes than RFC 4180's.
         digests: uint64 ``(n,)``, of each row, of all its columns; None unless asked for.
         lost: the rows that could not be cut; None unless asked for.
         withdrawn: units that were left out, with all of their rows, as withdrawn.
@@ -149,7 +147,7 @@ def load_table(
         lost: whether rows that cannot be cut are kept, too.
 
     Raises:
-        DataError: the file is missing, is no such file, or lacks one of the columns.
+        DataError: the file is missing, of another kind, or lacks one of the columns.
     """
     if file_format == "csv":
         return _load_csv(path, wanted, form, digests=digests, lost=lost)
@@ -195,7 +193,7 @@ def lines_of(path: Path, form: Form) -> Iterator[bytes]:
 
 
 def _refuse_other_kinds(first: bytes) -> None:
-    """Refuse a file whose first four bytes are no text of one byte a line break.
+    """Refuse a file by its first four bytes: another kind, or a text of two bytes a character.
 
     Of UTF-16 one foreign byte in a record would change all that follow.
     """
@@ -215,19 +213,17 @@ def _refuse_other_kinds(first: bytes) -> None:
 
 
 def _chosen(names: Sequence[str | bytes], wanted: Sequence[Wanted]) -> list[int]:
-    """Return each wanted column's place in the header ``names``.
-
-    Errors name no other column.
+    """Return each wanted column's place in the header ``names``; errors name no other column.
 
     Raises:
         DataError: the header lacks one of them, or has it twice.
     """
     header = [header_name(name) for name in names]
     places = [
-        [at for at, name in enumerate(header) if name in {*map(header_name, column.names)}]
+        [place for place, name in enumerate(header) if name in {*map(header_name, column.names)}]
         for column in wanted
     ]
-    absent = [column.said for column, found in zip(wanted, places, strict=True) if not found]
+    absent = [column.said for column, matching in zip(wanted, places, strict=True) if not matching]
     if absent:
         listed = ", ".join(absent[:5]) + (", …" if len(absent) > 5 else "")
         raise DataError(
@@ -235,13 +231,13 @@ def _chosen(names: Sequence[str | bytes], wanted: Sequence[Wanted]) -> list[int]
             "line, read in 'data.encoding'), or write its name here: name = … in "
             "[data.columns.NAME] of the profile"
         )
-    for column, found in zip(wanted, places, strict=True):
-        if len(found) > 1:
+    for column, matching in zip(wanted, places, strict=True):
+        if len(matching) > 1:
             raise DataError(
                 f"the table has column {column.said} twice, or under two of its names; remove or "
                 "rename one, or name one in 'data.columns' of the profile"
             )
-    return [found[0] for found in places]
+    return [matching[0] for matching in places]
 
 
 def header_name(name: str | bytes) -> str:
@@ -263,9 +259,9 @@ def _load_csv(
     # A line may lack the cells of nameless last columns: some writers end the header alone with a
     # delimiter.
     width = len(full)
-    least = max([at + 1 for at, name in enumerate(full) if name], default=width)
+    least = max([place + 1 for place, name in enumerate(full) if name], default=width)
     uncut = UncutRows(delimiter, least)
-    columns = {at: GatheredTexts() for at in places}
+    columns = {place: GatheredTexts() for place in places}
     positions, rows, unpaired, digested = array("q"), 0, 0, bytearray()
     as_float = re.compile(rb"%b0+(?![0-9])" % re.escape(form.notation.decimal.encode()))
     for row, line in enumerate(lines):
@@ -278,16 +274,16 @@ def _load_csv(
         if lost and b"\n" in line:
             uncut.doubtful += len(rows_in(line, delimiter, least)) - 1
         positions.append(row)
-        for at, column in columns.items():
-            column.add(cells[at])
+        for place, column in columns.items():
+            column.add(cells[place])
         if digests:
             # Before the cut, which the schema's names may decide. For a single cell writers turn a
             # whole column from 7 to 7.0, or put it in quotes: that draws no other row again.
             same = as_float.sub(b"", line).replace(b'"', b"")
             digested += row_digest(same)
-    content = {at: TextColumn(column.texts()) for at, column in columns.items()}
+    content = {place: column.texts() for place, column in columns.items()}
     return RawTable(
-        {column: content[at] for column, at in zip(wanted, places, strict=True)},
+        {column: content[place] for column, place in zip(wanted, places, strict=True)},
         np.array(positions, dtype=np.int64),
         rows,
         unpaired,
@@ -325,14 +321,14 @@ def rows_in(record: bytes, delimiter: bytes, least: int) -> list[list[bytes]]:
     >>> rows_in(b'1,"a,2\n3,b,4\nc",5', b",", 3)
     [[b'1', b'a', b'2'], [b'3', b'b', b'4\nc', b'5']]
     """
-    found: list[list[bytes]] = []
+    rows: list[list[bytes]] = []
     for line in record.replace(b'"', b"").split(b"\n"):
         cells = line.split(delimiter)
-        if not found or len(cells) >= max(least, 2):
-            found.append(cells)
+        if not rows or len(cells) >= max(least, 2):
+            rows.append(cells)
         else:
-            found[-1] = [*found[-1][:-1], found[-1][-1] + b"\n" + cells[0], *cells[1:]]
-    return found
+            rows[-1] = [*rows[-1][:-1], rows[-1][-1] + b"\n" + cells[0], *cells[1:]]
+    return rows
 
 
 def _header(
@@ -346,31 +342,31 @@ def _header(
     Raises:
         DataError: with no delimiter the first line has every column of the schema.
     """
-    found: list[tuple[list[str], bytes]] = []
+    headers: list[tuple[list[str], bytes]] = []
     names = {header_name(name) for column in wanted for name in column.names}
     for line in islice(lines, TITLES):
-        if not found and (mark := separator_in(line)):
+        if not headers and (mark := separator_in(line)):
             given = given or mark
             continue
         marks = [given] if given else DELIMITERS
         cuts = [[*map(header_name, cut(line, mark))] for mark in marks]
         # Choose the delimiter that finds most schema columns in the header.
         best = max(range(len(cuts)), key=lambda i: len(names & {*cuts[i]}))
-        found.append((cuts[best], marks[best]))
+        headers.append((cuts[best], marks[best]))
         if all({*map(header_name, column.names)} & {*cuts[best]} for column in wanted):
             break
     else:
-        found = found[:1]
-    if not found:
+        headers = headers[:1]
+    if not headers:
         raise DataError("the table is empty; its first line must be a header of names")
-    header, delimiter = found[-1]
+    header, delimiter = headers[-1]
     return _chosen(header, wanted), header, delimiter
 
 
 def separator_in(line: bytes) -> bytes:
     """Return the delimiter of a first line ``sep=;``."""
-    found = _SEPARATOR.fullmatch(line)
-    return found[1] if found else b""
+    match = _SEPARATOR.fullmatch(line)
+    return match[1] if match else b""
 
 
 def cut(line: bytes, delimiter: bytes) -> list[bytes]:
@@ -390,8 +386,8 @@ def cut(line: bytes, delimiter: bytes) -> list[bytes]:
         form = forms(delimiter, escaped)
         if form.whole.fullmatch(line):
             mark = b'\\"' if escaped else b'""'
-            found = form.cell.findall(line)
-            return [quoted.replace(mark, b'"') if quoted else bare for quoted, bare in found]
+            pairs = form.cell.findall(line)
+            return [quoted.replace(mark, b'"') if quoted else bare for quoted, bare in pairs]
     return []
 
 
@@ -402,9 +398,9 @@ def _load_parquet(path: Path, wanted: Sequence[Wanted], digests: bool) -> RawTab
     names: list[str] = []
 
     def choose(header: Sequence[str]) -> Sequence[str]:
-        names.extend(header[at] for at in _chosen(header, wanted))
+        names.extend(header[place] for place in _chosen(header, wanted))
         return list(dict.fromkeys(names))
 
     columns, rows = read_parquet(path, choose)
-    found = {column: columns[name] for column, name in zip(wanted, names, strict=True)}
-    return RawTable(found, np.arange(rows), rows, digests=row_digests(path) if digests else None)
+    chosen = {column: columns[name] for column, name in zip(wanted, names, strict=True)}
+    return RawTable(chosen, np.arange(rows), rows, digests=row_digests(path) if digests else None)

@@ -82,7 +82,7 @@ def read_table(
     path: Path,
     file_format: str,
     schema: Schema,
-    own: OwnTable = AS_THE_SCHEMA_SAYS,
+    site_table: OwnTable = AS_THE_SCHEMA_SAYS,
     *,
     every_record: bool = False,
     digests: bool = False,
@@ -93,14 +93,14 @@ def read_table(
         path: the file.
         file_format: ``csv`` (with a header line) or ``parquet``.
         schema: the run's public schema.
-        own: how the site writes its table.
+        site_table: form of the site's table.
         every_record: all labelled records of a unit, not one alone; ``ids`` then repeat.
             For tests that stay at the site, and for a training that makes one record of them.
         digests: whether rows are digested, too; a digest depends on no schema.
 
     Raises:
-        DataError: the file is missing, is no such file, or lacks a column of the schema; or
-            ``own`` contradicts the schema.
+        DataError: the file is missing, of another kind, or lacks a column of the schema; or
+            ``site_table`` contradicts the schema.
 
     Guarantees:
         No content of a record raises, and no record changes the result of another one: of
@@ -109,9 +109,11 @@ def read_table(
         an ``id`` column the same holds for units: each has at most one record, its first with a
         label, or its last by a date of the site's table; records without an id are left out.
     """
-    own.check(schema)
-    raw = load_rows(path, file_format, own.all_wanted(schema), schema, own, digests=digests)
-    return records_of(raw, schema, own, every_record=every_record)
+    site_table.check(schema)
+    raw = load_rows(
+        path, file_format, site_table.all_wanted(schema), schema, site_table, digests=digests
+    )
+    return records_of(raw, schema, site_table, every_record=every_record)
 
 
 def load_rows(
@@ -119,7 +121,7 @@ def load_rows(
     file_format: str,
     wanted: Sequence[Wanted],
     schema: Schema,
-    own: OwnTable,
+    site_table: OwnTable,
     *,
     digests: bool = False,
     lost: bool = False,
@@ -131,11 +133,11 @@ def load_rows(
     Guarantees:
         But for ``positions``, the table is that of an export without the rows of these units.
     """
-    raw = load_table(path, file_format, wanted, own.form, digests=digests, lost=lost)
-    if not (schema.id and own.withdrawn.digests):
+    raw = load_table(path, file_format, wanted, site_table.form, digests=digests, lost=lost)
+    if not (schema.id and site_table.withdrawn.digests):
         return raw
-    ids = ids_of(raw, schema, own)
-    rows = np.array(own.withdrawn.rest(ids), dtype=np.int64)
+    ids = ids_of(raw, schema, site_table)
+    rows = np.array(site_table.withdrawn.rest(ids), dtype=np.int64)
     return replace(
         raw,
         columns={name: column.take(rows) for name, column in raw.columns.items()},
@@ -147,39 +149,37 @@ def load_rows(
 
 
 def records_of(
-    raw: RawTable, schema: Schema, own: OwnTable, *, every_record: bool = False
+    raw: RawTable, schema: Schema, site_table: OwnTable, *, every_record: bool = False
 ) -> TableRead:
     """Return the records of columns already read; see :func:`read_table`."""
-    features, summary = _encode(raw, schema, own)
-    found = outcomes_of(raw, schema, own, summary)
-    targets, labelled = found.targets, found.known & ~found.early
-    summary = replace(summary, unknown_labels=int((~found.known & ~found.missing).sum()))
-    summary.left_out["no known label"] = int((~found.known).sum())
+    features, summary = _encode(raw, schema, site_table)
+    outcomes = outcomes_of(raw, schema, site_table, summary)
+    targets, labelled = outcomes.targets, outcomes.known & ~outcomes.early
+    summary = replace(summary, unknown_labels=int((~outcomes.known & ~outcomes.missing).sum()))
+    summary.left_out["no known label"] = int((~outcomes.known).sum())
     if schema.label.edges:
-        summary.left_out[EARLY] = int(found.early.sum())
-    kept, ranks, ids = labelled, np.zeros(len(labelled), dtype=np.int64), None
+        summary.left_out[EARLY] = int(outcomes.early.sum())
+    used, ranks, ids = labelled, np.zeros(len(labelled), dtype=np.int64), None
     if schema.id:
-        names = ids_of(raw, schema, own)
+        names = ids_of(raw, schema, site_table)
         order = np.flatnonzero(labelled)
-        if own.last_by:
+        if site_table.last_by:
             order = order[::-1]
-            order = order[np.argsort(-own.row_days(raw)[order], kind="stable")]
+            order = order[np.argsort(-site_table.row_days(raw)[order], kind="stable")]
         ranks = ranks_of(names, order.tolist())
-        kept = ranks >= 0 if every_record else ranks == 0
-        summary.left_out["repeated id"] = int((ranks >= own.per_unit).sum())
+        used = ranks >= 0 if every_record else ranks == 0
+        summary.left_out["repeated id"] = int((ranks >= site_table.per_unit).sum())
         summary.left_out["no id"] = len(order) - int((ranks >= 0).sum())
-        ids = tuple(names[row] for row in np.flatnonzero(kept))
-    records = Records(features[kept], targets[kept])
-    digests = None if raw.digests is None else raw.digests[kept]
-    return TableRead(records, summary, ids, raw.positions[kept], ranks[kept], digests)
+        ids = tuple(names[row] for row in np.flatnonzero(used))
+    records = Records(features[used], targets[used])
+    digests = None if raw.digests is None else raw.digests[used]
+    return TableRead(records, summary, ids, raw.positions[used], ranks[used], digests)
 
 
 def features_only(
-    path: Path, file_format: str, schema: Schema, own: OwnTable = AS_THE_SCHEMA_SAYS
+    path: Path, file_format: str, schema: Schema, site_table: OwnTable = AS_THE_SCHEMA_SAYS
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], Summary, list[list[str]]]:
-    """Return the features of an unlabelled table, for prediction.
-
-    Neither label nor id is needed.
+    """Return the features of an unlabelled table, for prediction; no label or id is needed.
 
     Returns:
         features float32 ``(n, d)``; int64 ``(n,)``, the row of the file of each,
@@ -190,16 +190,16 @@ def features_only(
     Raises:
         DataError: as :func:`read_table`.
     """
-    own.check(schema)
-    wanted = own.all_wanted(schema, label=False, unit=False)
-    raw = load_table(path, file_format, wanted, own.form)
+    site_table.check(schema)
+    wanted = site_table.all_wanted(schema, label=False, unit=False)
+    raw = load_table(path, file_format, wanted, site_table.form)
     changed: list[list[str]] = [[] for _ in raw.positions]
-    features, summary = _encode(raw, schema, own, changed)
+    features, summary = _encode(raw, schema, site_table, changed)
     return features, raw.positions, summary, changed
 
 
 def _encode(
-    raw: RawTable, schema: Schema, own: OwnTable, changed: list[list[str]] | None = None
+    raw: RawTable, schema: Schema, site_table: OwnTable, changed: list[list[str]] | None = None
 ) -> tuple[npt.NDArray[np.float32], Summary]:
     """Return features (n, d) of all rows, and counts; name changed cells."""
     rows = len(raw.positions)
@@ -210,7 +210,7 @@ def _encode(
     for column in schema.columns:
         block = features[:, start : start + len(column.feature_names)]
         start += block.shape[1]
-        filled, missing, clipped = encode_column(column, raw, schema, own, block)
+        filled, missing, clipped = encode_column(column, raw, schema, site_table, block)
         unknown = filled & ~missing
         summary.filled[column.name] = int(filled.sum())
         summary.unreadable[column.name] = int(unknown.sum())
@@ -228,7 +228,7 @@ def encode_column(
     column: Column,
     raw: RawTable,
     schema: Schema,
-    own: OwnTable,
+    site_table: OwnTable,
     block: npt.NDArray[np.float32],
 ) -> tuple[Mask, Mask, Mask]:
     """Write the features of ``column`` to the zeroed ``block`` (n, width).
@@ -238,11 +238,11 @@ def encode_column(
         others could not be read), and which rows were clipped.
     """
     marks = (*schema.missing, *column.missing)
-    cells, missing = own.read(raw, column.name, column.aliases, marks)
+    cells, missing = site_table.read(raw, column.name, column.aliases, marks)
     if isinstance(column, NumberColumn):
         filled, clipped = _encode_number(column, cells, missing, block)
         return filled, missing, clipped
-    filled = _encode_category(column, cells, missing, own, block)
+    filled = _encode_category(column, cells, missing, site_table, block)
     return filled, missing, np.zeros_like(missing)
 
 
@@ -262,15 +262,15 @@ def _encode_category(
     column: CategoryColumn,
     cells: Cells,
     missing: Mask,
-    own: OwnTable,
+    site_table: OwnTable,
     out: npt.NDArray[np.float32],
 ) -> Mask:
     """Write ones to the zeroed ``out`` (n, categories); return filled rows."""
-    texts, places = own.choices(column.name, column.categories)
-    found = cells.lookup(texts)
-    filled = missing | (found < 0)
+    texts, places = site_table.choices(column.name, column.categories)
+    places_in = cells.lookup(texts)
+    filled = missing | (places_in < 0)
     # An index of −1 takes some category, and the mask replaces it.
-    index = np.where(filled, column.fill_index, places[found])
+    index = np.where(filled, column.fill_index, places[places_in])
     rows = np.flatnonzero(index >= 0)
     out[rows, index[rows]] = 1
     return filled
@@ -293,26 +293,26 @@ class Outcomes(Redacted):
     early: Mask
 
 
-def outcomes_of(raw: RawTable, schema: Schema, own: OwnTable, summary: Summary) -> Outcomes:
+def outcomes_of(raw: RawTable, schema: Schema, site_table: OwnTable, summary: Summary) -> Outcomes:
     """Return the outcomes of all rows; ``summary`` counts clipped ones."""
     label = schema.label
-    cells, missing = own.read(raw, label.column, label.aliases, schema.missing)
+    cells, missing = site_table.read(raw, label.column, label.aliases, schema.missing)
     none = np.zeros(len(missing), dtype=bool)
     if label.event is not None:
-        index, no_event = event_of(raw, schema, own)
+        index, no_event = event_of(raw, schema, site_table)
         timed, missing = is_time(cells.numbers) & ~missing, missing | no_event
-        known = timed & (index >= 0) & ~no_event
-        times = np.where(known, cells.numbers, 0.0)
+        valid = timed & (index >= 0) & ~no_event
+        times = np.where(valid, cells.numbers, 0.0)
         summary.clipped[label.column] = int((times > label.edges[-1]).sum())
         targets, counts = targets_of_times(times, index == 1, label.edges)
-        return Outcomes(targets, known, missing, known & ~counts)
+        return Outcomes(targets, valid, missing, valid & ~counts)
     if label.bounds is not None:
-        known = ~(missing | np.isnan(cells.numbers))
-        values = np.where(known, cells.numbers, label.bounds[0])
+        valid = ~(missing | np.isnan(cells.numbers))
+        values = np.where(valid, cells.numbers, label.bounds[0])
         outside = (values < label.bounds[0]) | (values > label.bounds[1])
         summary.clipped[label.column] = int(outside.sum())
-        return Outcomes(label.scale(values), known, missing, none)
-    texts, classes = own.choices(label.column, label.classes)
+        return Outcomes(label.scale(values), valid, missing, none)
+    texts, classes = site_table.choices(label.column, label.classes)
     index = cells.lookup(texts)
     # An index of −1 takes some class, and the mask leaves the record out.
     return Outcomes(classes[index], ~missing & (index >= 0), missing, none)
@@ -321,37 +321,39 @@ def outcomes_of(raw: RawTable, schema: Schema, own: OwnTable, summary: Summary) 
 def is_time(numbers: npt.NDArray[np.float64]) -> Mask:
     """Return a mask of valid event times (n,): not NaN, not negative."""
     with np.errstate(invalid="ignore"):
-        found: Mask = numbers >= 0
-    return found
+        valid: Mask = numbers >= 0
+    return valid
 
 
-def event_of(raw: RawTable, schema: Schema, own: OwnTable) -> tuple[npt.NDArray[np.int64], Mask]:
+def event_of(
+    raw: RawTable, schema: Schema, site_table: OwnTable
+) -> tuple[npt.NDArray[np.int64], Mask]:
     """Return 1 for event, 0 for none, −1 for other, and missing rows."""
     event = schema.label.event
     if event is None:
         raise ValueError("the schema's label is no time")
-    cells, missing = own.read(raw, event.column, event.aliases, schema.missing)
-    texts, groups = own.choices(event.column, event.groups)
+    cells, missing = site_table.read(raw, event.column, event.aliases, schema.missing)
+    texts, groups = site_table.choices(event.column, event.groups)
     index = cells.lookup(texts)
     return np.where(index >= 0, groups[index], -1), missing
 
 
-def ids_of(raw: RawTable, schema: Schema, own: OwnTable) -> list[bytes]:
+def ids_of(raw: RawTable, schema: Schema, site_table: OwnTable) -> list[bytes]:
     """Return the id of each row, empty where missing."""
-    texts = raw.columns[own.wanted(schema.id)].texts()
+    texts = raw.columns[site_table.wanted(schema.id)].texts()
     if texts is None:
         raise DataError(f"column '{schema.id}' has a type that cannot be an id; store it as text")
-    _, missing = own.read(raw, schema.id, (), schema.missing)
-    ids = texts.ids(own.form.notation)
+    _, missing = site_table.read(raw, schema.id, (), schema.missing)
+    ids = texts.ids(site_table.form.notation)
     return [b"" if gone else text for text, gone in zip(ids, missing, strict=True)]
 
 
 def ranks_of(ids: Sequence[bytes], order: Iterable[int]) -> npt.NDArray[np.int64]:
     """Return the rank of each row in ``order`` among those of its id; −1 for others.
 
-    Two records of one patient in training would cost the patient twice what the ledger says, and
-    to stop with an error would disclose a record, so all but the first are left out, or made one
-    record with it. A rank depends on the rows of its own unit alone.
+    Two records of one patient in training would cost the patient twice the ledger's ε, and to stop
+    with an error would disclose a record, so all but the first are left out, or made one record
+    with it. A rank depends on the rows of its own unit alone.
 
     >>> ranks_of([b"p", b"q", b"p", b"", b"p"], [0, 1, 2, 3]).tolist()
     [0, 0, 1, -1, -1]

@@ -16,5 +16,5 @@ def noise_energy(weights: Vector, variances: Vector, d: int) -> float:
             no noise.
         d: coordinates.
     """
-    known = np.where(np.isfinite(variances), variances, 0.0)
-    return float(d * (weights**2 @ known))
+    finite = np.where(np.isfinite(variances), variances, 0.0)
+    return float(d * (weights**2 @ finite))

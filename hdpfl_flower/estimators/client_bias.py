@@ -2,8 +2,8 @@
 
 Over the rounds each client i sends its signal mᵢ with noise of its own. A mean Σ pᵢmᵢ with other
 weights than the target's qᵢ has a bias ‖Σ (pᵢ − qᵢ)mᵢ‖, which adds up over the rounds, and noise,
-which averages out. :func:`differences` estimates how clients differ and what noise hides of it,
-and :func:`least_error_weights` returns the weights of the least sum of both.
+which averages out. :func:`differences` estimates the differences between clients and the part that
+noise hides, and :func:`least_error_weights` returns the weights of the least sum of both.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class ClientDifferences:
 
     Attributes:
         factors: F, each client's difference in the r < n directions seen, shape ``(n, r)``.
-        hidden: hᵢ, the expected squared length of its error, shape ``(n,)``: what noise may hide.
+        hidden: hᵢ, the expected squared length of its error, shape ``(n,)``, that noise hides.
     """
 
     factors: Floats
     hidden: Floats
 
     def times(self, weight: float) -> ClientDifferences:
-        """Return the differences whose squares count ``weight`` times."""
+        """Return the differences with their squares counted ``weight`` times."""
         return ClientDifferences(math.sqrt(weight) * self.factors, weight * self.hidden)
 
 
@@ -56,17 +56,17 @@ def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -
 
     The mean upload of client i is its signal mᵢ and noise of variance eᵢ = ``noise[i]``/
     ``rounds[i]``² a coordinate. In units of that noise, uploads of clients that all have one signal
-    are a multiple of u = 1/sd and noise. Without the component along u, directions of their Gram
-    matrix whose eigenvalues exceed the largest of noise alone are differences between clients.
+    are a multiple of u = 1/sd and noise. Without the component along u, the directions of their
+    Gram matrix with eigenvalues above the largest of noise alone are differences between clients.
 
-    What a client has in such a direction k holds noise of eᵢ; the larger of two shares is kept:
+    A client's component in direction k holds noise of eᵢ; the larger of two shares is kept:
 
     * τₖ²/(τₖ² + eᵢ), the posterior mean where differences have the variance τₖ², which the precise
       clients decide (DerSimonian and Laird's estimate);
     * 1 − χ²·eᵢ/‖Fᵢ‖², the factor of James and Stein with the quantile of noise alone in place of
-      its mean: a noisy client that alone differs keeps what is surely its own.
+      its mean: a noisy client that alone differs keeps the part that is surely its own.
 
-    That share of eᵢ, over the directions, is the variance of what is kept, ``hidden``.
+    That share of eᵢ, summed over the directions, is the variance of the kept part, ``hidden``.
 
     Args:
         sums: of each client's uploads, shape ``(n, d)``.
@@ -75,7 +75,7 @@ def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -
 
     Returns:
         r directions; where all clients have one signal, r > 0 in about ``FALSE_ALARM`` of all
-        cases, in less where n or d is small. Where nothing is seen, nothing is hidden.
+        cases, in less where n or d is small. No measured difference, no hidden one.
 
     References: Johnstone, On the Distribution of the Largest Eigenvalue in Principal Components
     Analysis (Annals of Statistics 2001), for the centre and the scale; DerSimonian and Laird,
@@ -92,32 +92,32 @@ def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -
         # Of orthonormal rows noise stays independent: n − 1 dimensions of it are left.
         apart = np.eye(n) - np.outer(common, common)
         values, vectors = np.linalg.eigh(apart @ units @ apart)
-    kept = values > _largest_of_noise(n - 1, d)
-    found = values[kept] - d
-    factors: Floats = scales[:, None] * vectors[:, kept] * np.sqrt(found)
-    if not len(found):
+    seen = values > _largest_of_noise(n - 1, d)
+    excess = values[seen] - d
+    factors: Floats = scales[:, None] * vectors[:, seen] * np.sqrt(excess)
+    if not len(excess):
         return ClientDifferences(factors, np.zeros(n))
     variances = np.square(scales)
     precision = 1 / variances
     # E Σ |mᵢ − m̄|²/eᵢ of differences of the variance τ², m̄ the mean by precision.
-    pooled = found / (precision.sum() - np.square(precision).sum() / precision.sum())
+    pooled = excess / (precision.sum() - np.square(precision).sum() / precision.sum())
     squares = np.maximum(np.square(factors).sum(axis=1), np.finfo(float).tiny)
-    own = 1 - chdtri(len(found), FALSE_ALARM) * variances / squares
-    share = np.maximum(pooled / (pooled + variances[:, None]), own[:, None])
+    sure_share = 1 - chdtri(len(excess), FALSE_ALARM) * variances / squares
+    share = np.maximum(pooled / (pooled + variances[:, None]), sure_share[:, None])
     return ClientDifferences(factors * share, share.sum(axis=1) * variances)
 
 
 def _products(rows: npt.NDArray[np.floating]) -> Floats:
     """Return the rows' inner products in float64, of which no more than a few columns exist."""
-    found = np.zeros((len(rows), len(rows)))
+    products = np.zeros((len(rows), len(rows)))
     for first in range(0, rows.shape[1], _COLUMNS):
-        part = rows[:, first : first + _COLUMNS].astype(np.float64)
-        found += part @ part.T
-    return found
+        block = rows[:, first : first + _COLUMNS].astype(np.float64)
+        products += block @ block.T
+    return products
 
 
 def _largest_of_noise(n: int, d: int) -> float:
-    """Return what the largest eigenvalue of n × n products of noise exceeds by chance alone."""
+    """Return the bound that the largest eigenvalue of noise exceeds by chance alone."""
     wide, high = math.sqrt(max(d - 1, 1)), math.sqrt(max(n, 1))
     scale = (wide + high) * math.cbrt(1 / wide + 1 / high)
     return (wide + high) ** 2 + _QUANTILE * scale
@@ -147,11 +147,11 @@ def least_error_weights(target: Floats, differ: ClientDifferences, noise: Floats
     >>> least_error_weights(half, far, np.array([1.0, 4.0])).round(3)
     array([0.5, 0.5])
     """
-    n, own = len(target), differ.hidden * target
+    n, hidden = len(target), differ.hidden * target
     columns, signs = [differ.factors - differ.factors.T @ target], np.ones(differ.factors.shape[1])
-    apart = float(own @ target)
+    apart = float(hidden @ target)
     if apart > 0:
-        beside = own / apart
+        beside = hidden / apart
         columns += [math.sqrt(apart) * np.stack([1 - beside, beside], axis=1)]
         signs = np.append(signs, [1.0, -1.0])
     # In units of the diagonal, which differs a million times: x = y/√E.
@@ -173,8 +173,8 @@ def least_error_weights(target: Floats, differ: ClientDifferences, noise: Floats
             else:
                 wrong = wrong[-1:]  # Murty's rule: one at a time cannot cycle
             free[wrong] = ~free[wrong]
-    found = np.maximum(solution, 0) * ones
-    weights: Floats = found / found.sum()
+    raw = np.maximum(solution, 0) * ones
+    weights: Floats = raw / raw.sum()
     return weights
 
 
@@ -183,8 +183,8 @@ def _on_support(scaled: Floats, signs: Floats, ones: Floats, free: npt.NDArray[n
 
     H is ``scaled`` and S = diag(``signs``), which is its own inverse.
     """
-    part, right = scaled[free], ones[free]
-    inner = np.diag(signs) + part.T @ part
+    rows, right = scaled[free], ones[free]
+    inner = np.diag(signs) + rows.T @ rows
     solution = np.zeros(len(free))
-    solution[free] = right - part @ np.linalg.solve(inner, part.T @ right)
+    solution[free] = right - rows @ np.linalg.solve(inner, rows.T @ right)
     return solution

@@ -1,7 +1,7 @@
 """Detection of updates without normal noise: non-finite or flat.
 
-A private update is its signal and normal noise, and no level of noise makes it flat: a vector whose
-coordinates all have one size, such as a constant, would pass for the quietest of the round and take
+A private update is its signal and normal noise, and no level of noise makes it flat: a vector with
+coordinates of one size, for example a constant, would pass for the quietest of the round and take
 all the weight, because its sender can make its mean square as small as it likes.
 """
 
@@ -32,7 +32,7 @@ _ENOUGH = 2_000
 """Coordinates that are examined."""
 
 
-def require_finite(squares: Vector, what: str = "an update") -> None:
+def require_finite(squares: Vector) -> None:
     """Refuse updates with NaN, infinite or too large numbers.
 
     Too large means beyond float32. A number that is not finite shows in its row's mean
@@ -40,7 +40,6 @@ def require_finite(squares: Vector, what: str = "an update") -> None:
 
     Args:
         squares: mean squares of the rows, shape ``(n,)``; the diagonal of their moments.
-        what: description of a row, for the text.
 
     Raises:
         EstimationError: with the positions of these rows, and none of their values.
@@ -49,7 +48,7 @@ def require_finite(squares: Vector, what: str = "an update") -> None:
     if len(wrong):
         rows = ", ".join(str(int(i)) for i in wrong[:8])
         raise EstimationError(
-            f"{what} holds numbers that are not finite or too large to be squared (row {rows}): "
+            f"an update holds numbers that are not finite or too large to be squared (row {rows}): "
             "no noise can be estimated; leave it out"
         )
 
@@ -81,5 +80,5 @@ def levels_of_flat(levels: Vector, flat: Flags) -> Vector:
     """
     if not flat.any() or flat.all():
         return levels
-    found: Vector = np.where(flat, levels[~flat].max(), levels)
-    return found
+    raised: Vector = np.where(flat, levels[~flat].max(), levels)
+    return raised

@@ -35,8 +35,8 @@ def block_sizes(parts: Parts, blocks: int) -> Floats:
     array([6., 2.])
     """
     sizes = np.zeros(blocks)
-    for block, part in parts:
-        sizes[block] += part.stop - part.start
+    for block, stretch in parts:
+        sizes[block] += stretch.stop - stretch.start
     return sizes
 
 
@@ -50,8 +50,7 @@ class Departure:
         of_target: expected squared lengths of the noise of q's moves, summed over the rounds,
             likewise.
         of_own: those of p's.
-        factors: client → by what its updates are multiplied in ``total``, summed over the rounds,
-            by block.
+        factors: client → factor of its updates in ``total``, summed over the rounds, by block.
     """
 
     total: npt.NDArray[np.float32]
@@ -70,14 +69,14 @@ class Departure:
             square * self.noise,
             square * self.of_target,
             square * self.of_own,
-            {site: factor * one for site, one in self.factors.items()},
+            {site: factor * by_block for site, by_block in self.factors.items()},
         )
 
     def plus(self, later: Departure) -> Departure:
-        """Return the sum with the departure of later rounds, whose noise is independent."""
+        """Return the sum with the departure of later rounds; their noise is independent."""
         factors = dict(self.factors)
-        for site, one in later.factors.items():
-            factors[site] = factors[site] + one if site in factors else one
+        for site, by_block in later.factors.items():
+            factors[site] = factors[site] + by_block if site in factors else by_block
         return Departure(
             self.total + later.total,
             self.noise + later.noise,
@@ -121,20 +120,20 @@ class Departure:
         """
         from scipy.special import chdtrc, ndtr, ndtri
 
-        blocks, own = len(self.noise), float(self.of_own.sum())
-        more, chance = float(self.of_target.sum()) - own, float(self.noise.sum())
+        blocks, own_noise = len(self.noise), float(self.of_own.sum())
+        more, chance = float(self.of_target.sum()) - own_noise, float(self.noise.sum())
         if not chance > 0:
             return np.ones(blocks)
         sizes, squares = block_sizes(parts, blocks), np.zeros(blocks)
-        for block, part in parts:
-            squares[block] += square_sum(self.total[part])
+        for block, stretch in parts:
+            squares[block] += square_sum(self.total[stretch])
         used = np.flatnonzero(self.noise > 0)
         freedoms = np.append(sizes[used], chance**2 / (self.noise[used] ** 2 / sizes[used]).sum())
         ratios = np.append(squares[used] / self.noise[used], squares.sum() / chance)
-        ratio, least = own / more if more > 0 else math.inf, float(np.finfo(float).eps)
+        ratio, least = own_noise / more if more > 0 else math.inf, float(np.finfo(float).eps)
         alarm = ratio * max(RUN_ALARM, ratio) / (2 + 2 * math.log2(rounds))
         alarms = np.append(np.full(len(used), alarm / len(used)), alarm).clip(least, 1 - least)
-        kept = 1 - ndtr(ndtri(alarms) - ndtri(chdtrc(freedoms, freedoms * ratios)))
-        shares = np.full(blocks, kept[-1])
-        shares[used] = np.minimum(kept[:-1], kept[-1])
+        chances = 1 - ndtr(ndtri(alarms) - ndtri(chdtrc(freedoms, freedoms * ratios)))
+        shares = np.full(blocks, chances[-1])
+        shares[used] = np.minimum(chances[:-1], chances[-1])
         return shares

@@ -99,9 +99,7 @@ def effective_dimension(updates: npt.NDArray[np.float32], moments: Matrix) -> fl
 
 
 def spare_equations(n: int, factors: int) -> int:
-    """Return the equations beyond a factor model's unknowns.
-
-    The equations are those of n variables' moments.
+    """Return the equations of n variables' moments beyond a factor model's unknowns.
 
     Half of (n − k)² − (n + k); Ledermann's bound is where it is 0 (Psychometrika 1937).
 
@@ -162,9 +160,12 @@ def _fit(correlations: Matrix, factors: int, penalty: float) -> Vector:
         return float(value), gradient + penalty * (1 - unpredicted / shares)
 
     best = minimize(
-        discrepancy, np.log(np.clip(unpredicted, FLOOR, 1)), jac=True, method="L-BFGS-B",
+        discrepancy,
+        np.log(np.clip(unpredicted, FLOOR, 1)),
+        jac=True,
+        method="L-BFGS-B",
         bounds=[(math.log(FLOOR), 0.0)] * len(unpredicted),
         options={"maxiter": 500, "ftol": 1e-12},
-    )  # fmt: skip
+    )
     shares: Vector = np.exp(best.x)
     return shares

@@ -1,12 +1,10 @@
-"""Checks of whether one round separates signal from noise.
-
-They define ``identified``.
+"""Checks of whether one round separates signal from noise; they define ``identified``.
 
 Factor analysis returns a number for every round, also if it is not the noise: few clients leave
 the model no equation to spare, a factor may be one client's own (a Heywood case: its noise is
 estimated at the floor), levels that differ a millionfold drown in each other's errors, and signal
 that a client shares with no other counts as its noise. The promise is about q = Σw²σ² · Σ1/σ² of
-the weights w ∝ 1/σ̂²: if no such problem is found, q ≤ 1.1 in 95 % of rounds.
+the weights w ∝ 1/σ̂²: if none of these problems is found, q ≤ 1.1 in 95 % of rounds.
 
 A limit of every round: signal means the part that clients share. If none of a client's
 signal were shared, it would count as noise, and no check here would detect it.
@@ -128,4 +126,4 @@ def doubt(model: FactorModel, levels: Vector, moments: Matrix, effective: float)
             not cost_of_private_signal(levels, moments) <= _COST
         ),
     }
-    return next((reason for reason, found in checks.items() if found()), "")
+    return next((reason for reason, applies in checks.items() if applies()), "")

@@ -5,9 +5,9 @@ shared, so that both would pass for noiseless and take all the weight. Here a gr
 counts as one client: each member gets its level with the others of the group left out,
 times their number.
 
-Two sites that collude and two honest ones whose signals agree only with each other, cannot
+Two sites that collude, and two honest ones with signals that agree only with each other, cannot
 be distinguished in one round; nor can three. So this treatment applies to both, and only where
-necessary: to updates that their copy predicts almost completely, and whose levels rise manifold
+necessary: to updates that their copy predicts almost completely, with levels that rise manifold
 when the copy is left out. If a third client has the same signal, they do not rise. Nor does it
 apply if half of the round or more, and more than two, are near copies: then they are clusters, or a
 majority of liars; nor if half of the others also have a partner of their own. The guards
@@ -69,7 +69,7 @@ def near_copies(
 ) -> Groups:
     """Return groups of two or more near copies, ascending; mostly none.
 
-    Rows are joined from the closest pair on. For every such group the inverse of the moments
+    Rows are joined from the closest pair on. For every joined group the inverse of the moments
     shows how much worse its members are predicted without each other; only if that is manifold
     for all of them are their levels estimated anew: most honest rounds cost one inverse.
 
@@ -91,12 +91,12 @@ def near_copies(
         return []
     precision = np.linalg.inv(correlations + _RIDGE * np.eye(n))
     groups, base = {i: np.array([i]) for i in range(n)}, model.variances.copy()
-    found: dict[int, npt.NDArray[np.intp]] = {}
+    copies: dict[int, npt.NDArray[np.intp]] = {}
     for place in np.argsort(left[first, second], kind="stable"):
-        one, other = (int(groups[int(i)][0]) for i in (first[place], second[place]))
-        if one == other:
+        first_of, second_of = (int(groups[int(i)][0]) for i in (first[place], second[place]))
+        if first_of == second_of:
             continue
-        group = np.union1d(groups[one], groups[other])
+        group = np.union1d(groups[first_of], groups[second_of])
         groups.update(dict.fromkeys((int(i) for i in group), group))
         # A member's part unpredicted by rows outside the group, over that of all rows, 1/(R⁻¹)ᵢᵢ.
         ratios = np.diag(precision)[group] * _own(precision, group)
@@ -106,10 +106,10 @@ def near_copies(
         blatant = few and bool(left[np.ix_(group, group)].max() <= BLATANT)
         risen = _without_each_other(moments, (dimension, effective), group, blatant)
         if risen is not None and np.all(risen >= RISES * base[group]):
-            found = {i: members for i, members in found.items() if i not in group}
-            found[int(group[0])] = group
+            copies = {i: members for i, members in copies.items() if i not in group}
+            copies[int(group[0])] = group
             base[group] = risen
-    result = [found[i] for i in sorted(found)]
+    result = [copies[i] for i in sorted(copies)]
     if sum(len(group) for group in result) > max(2, (n - 1) // 2):
         return []
     return [] if result and _is_of_pairs(correlations, result) else result
@@ -121,12 +121,12 @@ def _is_of_pairs(correlations: Matrix, groups: Groups) -> bool:
     Without the partner they are predicted twice as badly. Then the round consists of clusters
     of two, and a near pair is only the quietest of them.
     """
-    kept = one_of_each(groups, len(correlations))
+    rows = one_of_each(groups, len(correlations))
     firsts = np.array([group[0] for group in groups])
-    others = np.flatnonzero(~np.isin(kept, firsts))
+    others = np.flatnonzero(~np.isin(rows, firsts))
     if len(others) < _FEWEST_OTHERS:
         return False
-    precision = np.linalg.inv(correlations[np.ix_(kept, kept)] + _RIDGE * np.eye(len(kept)))
+    precision = np.linalg.inv(correlations[np.ix_(rows, rows)] + _RIDGE * np.eye(len(rows)))
     scale = np.sqrt(np.diag(precision))
     partial = np.square(precision / np.outer(scale, scale))[np.ix_(others, others)]
     np.fill_diagonal(partial, 0)
@@ -135,8 +135,8 @@ def _is_of_pairs(correlations: Matrix, groups: Groups) -> bool:
 
 def _own(precision: Matrix, group: npt.NDArray[np.intp]) -> Vector:
     """Return each member's part unpredicted by rows outside the group."""
-    own: Vector = np.diag(np.linalg.inv(precision[np.ix_(group, group)]))
-    return own
+    unpredicted: Vector = np.diag(np.linalg.inv(precision[np.ix_(group, group)]))
+    return unpredicted
 
 
 def _without_each_other(
@@ -149,11 +149,11 @@ def _without_each_other(
     rest = np.setdiff1d(np.arange(len(moments)), group)
     levels = np.empty(len(group))
     for place, member in enumerate(group):
-        kept = np.append(rest, member)
-        part = factor_analysis(moments[np.ix_(kept, kept)], *size)
-        levels[place] = part.variances[-1]
+        rows = np.append(rest, member)
+        model = factor_analysis(moments[np.ix_(rows, rows)], *size)
+        levels[place] = model.variances[-1]
         if not blatant:
-            errors = relative_errors(part, size[1] or size[0]) if part.identified else None
+            errors = relative_errors(model, size[1] or size[0]) if model.identified else None
             if errors is None or not errors[-1, -1] <= UNSURE**2:
                 return None
     return levels
@@ -170,7 +170,7 @@ def one_of_each(groups: Groups, n: int) -> npt.NDArray[np.intp]:
 
 
 def shared_out(
-    levels: Vector, kept: npt.NDArray[np.intp], groups: Groups, squares: Vector
+    levels: Vector, rows: npt.NDArray[np.intp], groups: Groups, squares: Vector
 ) -> Vector:
     """Return the levels of all rows from those of :func:`one_of_each`.
 
@@ -178,13 +178,13 @@ def shared_out(
     multiples of each other up to the share ``LEFT``.
 
     Args:
-        levels: of the rows ``kept``, shape ``(len(kept),)``.
-        kept: the result of :func:`one_of_each`.
+        levels: of ``rows``, shape ``(len(rows),)``.
+        rows: the result of :func:`one_of_each`.
         groups: of near copies.
         squares: mean squares of all rows, shape ``(n,)``.
     """
     everybody = np.empty(len(squares))
-    everybody[kept] = levels
+    everybody[rows] = levels
     for group in groups:
         first = group[0]
         everybody[group] = everybody[first] * squares[group] / squares[first]

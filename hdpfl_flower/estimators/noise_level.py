@@ -2,8 +2,7 @@
 
 The model: the columns of the (d, n) matrix of updates share a low-rank signal and have each their
 own noise, so that their Gram matrix over d is ΛΛᵀ + diag(σ²). This is factor analysis, and the
-n × n Gram matrix is enough: one pass over the updates, for any d. Every estimator here
-takes the updates and, if available, the same clients' updates of the round before.
+n × n Gram matrix is enough: one pass over the updates, for any d.
 """
 
 from __future__ import annotations
@@ -31,16 +30,7 @@ from hdpfl_flower.estimators.near_copies import (
     shared_out,
 )
 from hdpfl_flower.estimators.residual_mad import heavy_tailed, residual_mad
-from hdpfl_flower.estimators.robust_pca import blockwise_rpca
-from hdpfl_flower.estimators.softmax_head import (
-    FORGED,
-    HEAD_USED,
-    Head,
-    HeadEstimate,
-    combine_with_head,
-    quietest_part,
-    silent_squares,
-)
+from hdpfl_flower.estimators.robust_pca import sampled_rpca
 from hdpfl_flower.linalg.sums import mean_squares, second_moments
 from hdpfl_flower.linalg.threads import one_thread
 from hdpfl_flower.linalg.types import Matrix, Updates, Vector
@@ -52,16 +42,9 @@ _GLIMPSE = 2_000
 _LINE = 16
 """Coordinates drawn together: a cache line of float32."""
 
-SURE_OF_HEAD = 0.04
-"""Variance of a log silent mean square at which the head alone identifies.
-
-It is reached at 49 inputs: then 95 % of q are below 1.083, for 2 to 40 clients of a spread of 1 to
-1,000 (20,000 draws each).
-"""
-SHARED = "; most of a difference is a change that others share"
 _HUNDREDTH = 0.01
 
-ESTIMATORS = ("auto", "factor-analysis", "residual-mad", "rpca", "column-norm", "temporal")
+ESTIMATORS = ("auto", "factor-analysis", "residual-mad", "rpca", "column-norm")
 """All estimators by name; users choose ``auto`` or ``rpca``."""
 
 
@@ -94,61 +77,50 @@ def estimate_noise_levels(
     return measure_noise(updates, method, copies=copies).variances
 
 
-def measure_noise(
-    updates: Updates,
-    method: str = "auto",
-    previous: Updates | None = None,
-    head: Head | None = None,
-    *,
-    copies: bool = True,
-) -> NoiseLevels:
+def measure_noise(updates: Updates, method: str = "auto", *, copies: bool = True) -> NoiseLevels:
     """Return each update's noise variance per coordinate.
 
     Args:
         updates: float32, shape ``(n, d)``, a client per row; no row of zeros.
         method: ``factor-analysis``; ``residual-mad`` (the middle of its residuals: a sparse private
             signal does no harm); ``rpca`` (the paper's: principal component pursuit);
-            ``column-norm`` (the whole update counts as noise); ``temporal`` (the difference to
-            ``previous``); or ``auto``: ``temporal`` if there is a round before, else
-            ``residual-mad`` if the residuals are heavy-tailed, else ``factor-analysis``, and
-            either of these with the silent sums of the ``head``.
-        previous: the same clients' updates of the round before.
-        head: position of the model's softmax layer; None: not known, or no such layer.
+            ``column-norm`` (the whole update counts as noise); or ``auto``: ``residual-mad`` if the
+            residuals are heavy-tailed, else ``factor-analysis``.
         copies: whether near copies count as one client. False if agreeing clients are
             sought, as for clusters.
 
     Returns:
-        The levels. Two clients or fewer do not identify their noise in one round, unless there is
-        a head, and get their mean squares: upper bounds. A flat update gets the largest level of
-        the others (``credible.py``), near copies count as one client (``near_copies.py``); with
-        either of these no level is called identified.
+        The levels. Two clients or fewer do not identify their noise in one round, and get their
+        mean squares: upper bounds. A flat update gets the largest level of the others
+        (``credible.py``), near copies count as one client (``near_copies.py``); with either of
+        these no level is called identified.
 
     Raises:
         EstimationError: a number that is not finite, or too large to be squared.
-        StrategyError: an unknown method, a row of zeros, or ``temporal`` without a round before.
+        StrategyError: an unknown method, or a row of zeros.
     """
     if method not in ESTIMATORS:
         raise StrategyError(f"'{method}' is no estimator; choose one of {', '.join(ESTIMATORS)}")
     if not all(row.any() for row in updates):
         raise StrategyError("an update of zeros has no noise to estimate; leave it out")
-    size = _GLIMPSE if method in ("rpca", "column-norm", "temporal") else _SAMPLE
+    size = _GLIMPSE if method in ("rpca", "column-norm") else _SAMPLE
     sample = np.take(updates, sample_coordinates(updates, size), axis=1)
     with one_thread():
-        found = _measure(updates, sample, method, previous, copies)
-    if method == "auto" and head is not None and previous is None:
-        found = _with_head(found, updates, sample, head)
-    if found.copies is not None:
-        found = replace(
-            found,
-            variances=found.variances * found.copies,
-            why=f"{found.why}; {COPIES}",
+        estimate = _measure(updates, sample, method, copies)
+    if estimate.copies is not None:
+        estimate = replace(
+            estimate,
+            variances=estimate.variances * estimate.copies,
+            why=f"{estimate.why}; {COPIES}",
             identified=False,
         )
     flat = flat_updates(sample)
     if flat.any():
-        levels = levels_of_flat(found.variances, flat)
-        found = replace(found, variances=levels, why=f"{found.why}; {FLAT}", identified=False)
-    return found
+        levels = levels_of_flat(estimate.variances, flat)
+        estimate = replace(
+            estimate, variances=levels, why=f"{estimate.why}; {FLAT}", identified=False
+        )
+    return estimate
 
 
 def sample_coordinates(updates: Updates, size: int) -> npt.NDArray[np.intp]:
@@ -166,25 +138,15 @@ def sample_coordinates(updates: Updates, size: int) -> npt.NDArray[np.intp]:
     return (lines[:, None] * _LINE + np.arange(_LINE)).ravel()
 
 
-def _measure(
-    updates: Updates, sample: Updates, method: str, previous: Updates | None, copies: bool
-) -> NoiseLevels:
+def _measure(updates: Updates, sample: Updates, method: str, copies: bool) -> NoiseLevels:
     """Return the levels, not yet multiplied by the number of copies."""
-    if method == "temporal" and previous is None:
-        raise StrategyError("'temporal' needs the updates of the round before; choose auto")
-    if method in ("auto", "temporal") and previous is not None:
-        found = difference_levels(updates, previous)
-        sure, counts = bool(found.sure.all()), found.copies
-        why = "differences of consecutive uploads" + ("" if sure else SHARED)
-        copied = counts if np.any(counts > 1) else None
-        return NoiseLevels(found.variances, "temporal", why, sure, copied)
     if method == "column-norm" or len(updates) < 3:
         few = method != "column-norm"
         why = "fewer than 3 clients, upper bounds" if few else "all of an update taken for noise"
         return NoiseLevels(_finite_squares(updates), "column-norm", why, identified=False)
     if method == "rpca":
         _finite_squares(updates)
-        pursuit = blockwise_rpca(updates)
+        pursuit = sampled_rpca(updates)
         require_finite(pursuit.variances)
         why = f"{pursuit.sweeps} sweeps, never checked for signal in the noise"
         return NoiseLevels(pursuit.variances, method, why, identified=False)
@@ -196,29 +158,6 @@ def _finite_squares(updates: Updates) -> Vector:
         squares = mean_squares(updates)
     require_finite(squares)
     return squares
-
-
-def _with_head(found: NoiseLevels, updates: Updates, sample: Updates, head: Head) -> NoiseLevels:
-    """Return one round's levels with the silent sums of the head."""
-    n, d = updates.shape
-    error = 2 / (head.inputs + 1)
-    combined = combine_with_head(
-        found.variances,
-        np.full(n, 2 / d),
-        silent_squares(updates, head),
-        np.full(n, error),
-        quietest_part(sample),
-    )
-    notes = dict.fromkeys(head_notes(combined))
-    identified = found.identified or (error <= SURE_OF_HEAD and not combined.forged.any())
-    why = found.why + "".join(notes)
-    return replace(found, variances=combined.variances, why=why, identified=identified)
-
-
-def head_notes(combined: HeadEstimate) -> list[str]:
-    """Return a journal note per level decided by the head, else empty."""
-    notes = np.where(combined.shares > 0.5, f"; {HEAD_USED}", "")
-    return [str(note) for note in np.where(combined.forged, f"; {FORGED}", notes)]
 
 
 def _one_round(updates: Updates, sample: Updates, method: str, copies: bool) -> NoiseLevels:
@@ -233,16 +172,16 @@ def _one_round(updates: Updates, sample: Updates, method: str, copies: bool) -> 
     groups = near_copies(moments, d, model, share * d) if copies else []
     if not groups:
         return _by_model(model, moments, sample, share * d, method)
-    kept = one_of_each(groups, len(updates))
-    part, counts = moments[np.ix_(kept, kept)], counts_of(groups, len(updates))
-    if len(kept) < 3:
+    rows = one_of_each(groups, len(updates))
+    rest, counts = moments[np.ix_(rows, rows)], counts_of(groups, len(updates))
+    if len(rows) < 3:
         why = "fewer than 3 clients but for copies, upper bounds"
-        found = NoiseLevels(np.diag(part), "column-norm", why, identified=False)
+        estimate = NoiseLevels(np.diag(rest), "column-norm", why, identified=False)
     else:
-        model = factor_analysis(part, d, share * d)
-        found = _by_model(model, part, sample[kept], share * d, method)
-    levels = shared_out(found.variances, kept, groups, squares)
-    return replace(found, variances=levels, copies=counts)
+        model = factor_analysis(rest, d, share * d)
+        estimate = _by_model(model, rest, sample[rows], share * d, method)
+    levels = shared_out(estimate.variances, rows, groups, squares)
+    return replace(estimate, variances=levels, copies=counts)
 
 
 def _by_model(
@@ -306,9 +245,9 @@ def difference_levels(
         groups = near_copies(moments, d, model, most_left=LEFT_OF_DIFFERENCES)
         levels, counts = model.variances, counts_of(groups, n)
         if groups:
-            kept = one_of_each(groups, n)
-            part = moments[np.ix_(kept, kept)]
-            found = factor_analysis(part, d).variances if len(kept) > 2 else np.diag(part)
-            levels = shared_out(found, kept, groups, squares)
+            rows = one_of_each(groups, n)
+            rest = moments[np.ix_(rows, rows)]
+            rest_levels = factor_analysis(rest, d).variances if len(rows) > 2 else np.diag(rest)
+            levels = shared_out(rest_levels, rows, groups, squares)
     sure = _HUNDREDTH * (squares - levels) <= 0.25 * levels
     return Differences(np.maximum(levels, _HUNDREDTH * squares), counts, sure)

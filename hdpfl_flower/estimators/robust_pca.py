@@ -23,6 +23,8 @@ import numpy.typing as npt
 from hdpfl_flower.linalg.types import Matrix, Vector
 
 _BLOCK = 8_192
+SAMPLE = 200_000
+"""p', coordinates of a large model that are read."""
 _GROWTH = 1.5
 """ρ: Lin, Chen and Ma, section 5."""
 _WEIGHTS_TOLERANCE = 2e-4
@@ -71,13 +73,13 @@ def robust_pca(
         updates: float32, shape ``(n, d)``; no row of zeros. Not written to.
         max_sweeps: stop after this number; None: 12, or 30 below 50,000 coordinates.
         weights_tolerance: or when a sweep moves the extrapolated weights ∝ 1/‖Sᵢ‖² by less
-            (Σ|Δw|). A row whose S has vanished has all the weight and hides the others: then no
+            (Σ|Δw|). A row with a vanished S has all the weight and hides the others: then no
             weight has settled.
         residual_tolerance: or when the residual falls below.
 
     Guarantees:
-        Positive, finite values: a row whose S has vanished at the end, as may happen with
-        few coordinates, gets 1e-9 of its mean square.
+        Positive, finite values: a row with a vanished S at the end, as may happen with few
+        coordinates, gets 1e-9 of its mean square.
     """
     d = updates.shape[1]
     most = max_sweeps or (_SMALL_SWEEPS if d < _SMALL else _SWEEPS)
@@ -97,45 +99,19 @@ def robust_pca(
     return PrincipalComponentPursuit(np.exp(limits[-1]) / d, len(history), residual)
 
 
-def blockwise_rpca(
-    updates: npt.NDArray[np.float32],
-    block: int = 200_000,
-    blocks: int = 1,
-    generator: np.random.Generator | None = None,
-) -> PrincipalComponentPursuit:
-    """Return the mean over sub-matrices of p' coordinates.
+def sampled_rpca(updates: npt.NDArray[np.float32]) -> PrincipalComponentPursuit:
+    """Return :func:`robust_pca`, from 400,000 coordinates on that of 200,000 across all layers.
 
-    As the paper does for large models.
-
-    Args:
-        updates: float32, shape ``(n, d)``.
-        block: p', coordinates in a sub-matrix; with no more than that, all form one.
-        blocks: Q, number of sub-matrices, at most ⌊d/p'⌋. No coordinate is in two.
-        generator: draws the coordinates; None: each sub-matrix takes every ⌊d/p'⌋-th, so that it
-            sees all layers.
+    The paper, too, takes sub-matrices of a large model.
     """
-    d = updates.shape[1]
-    most = max(d // block, 1)
-    if most == 1:
+    stride = updates.shape[1] // SAMPLE
+    if stride < 2:
         return robust_pca(updates)
-    count = min(max(blocks, 1), most)
-    chosen: list[slice] | list[npt.NDArray[np.intp]]
-    if generator is None:
-        chosen = [slice(start, most * block, most) for start in range(count)]
-    else:
-        drawn = generator.choice(d, count * block, replace=False)
-        chosen = [np.sort(part) for part in np.array_split(drawn, count)]
-    found = [robust_pca(np.ascontiguousarray(updates[:, part])) for part in chosen]
-    variances: Vector = np.mean([part.variances for part in found], axis=0)
-    return PrincipalComponentPursuit(
-        variances, max(part.sweeps for part in found), max(part.residual for part in found)
-    )
+    return robust_pca(np.ascontiguousarray(updates[:, : stride * SAMPLE : stride]))
 
 
 def _limit(logs: list[Vector], floor: Vector) -> Vector:
-    """Return the extrapolated limit of three vectors, a sweep apart.
-
-    Without a limit: the last of them.
+    """Return the extrapolated limit of three vectors a sweep apart; without one: the last.
 
     Only a first value above ``floor`` starts a geometric approach; from the floor it is a leap.
     """
@@ -147,9 +123,9 @@ def _limit(logs: list[Vector], floor: Vector) -> Vector:
     return limit
 
 
-def _moved(one: Vector, other: Vector) -> float:
+def _moved(before: Vector, now: Vector) -> float:
     """Return Σ|Δw| between the weights of two log-variance vectors."""
-    return float(np.abs(_weights(one) - _weights(other)).sum())
+    return float(np.abs(_weights(before) - _weights(now)).sum())
 
 
 def _weights(logs: Vector) -> Vector:
@@ -233,8 +209,8 @@ def _shrinking(gram: Matrix, threshold: float) -> Matrix:
     """Return W, from XXᵀ: W X has singular values reduced by ``threshold``."""
     values, vectors = np.linalg.eigh(gram)
     singular = np.sqrt(np.maximum(values, 0))
-    kept = np.zeros_like(singular)
+    factors = np.zeros_like(singular)
     above = singular > threshold
-    kept[above] = 1 - threshold / singular[above]
-    shrinking: Matrix = (vectors * kept) @ vectors.T
+    factors[above] = 1 - threshold / singular[above]
+    shrinking: Matrix = (vectors * factors) @ vectors.T
     return shrinking

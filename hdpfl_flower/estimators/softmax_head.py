@@ -31,6 +31,12 @@ each).
 """
 HEAD_USED = "head: sums over the classes, which hold no signal"
 FORGED = "head quieter than the rest of the update allows"
+SURE_OF_HEAD = 0.04
+"""Variance of a log silent mean square at which the head alone identifies.
+
+It is reached at 49 inputs: then 95 % of q are below 1.083, for 2 to 40 clients of a spread of 1 to
+1,000 (20,000 draws each).
+"""
 _STRETCH, _STRETCHES = 500, 16
 
 
@@ -52,9 +58,7 @@ class Head:
 
 
 def head_of(spec: str, task: Task, shapes: Mapping[str, tuple[int, ...]]) -> Head | None:
-    """Return the head of the model ``spec``, or None.
-
-    None for a regression, or for a user's own network.
+    """Return the head of the model ``spec``; None for a regression or a user's own network.
 
     Args:
         spec: as in :func:`~hdpfl_flower.models.networks.build_model`.
@@ -123,6 +127,12 @@ def combine_with_head(
     return HeadEstimate(levels * np.exp(shares * believed), shares, forged)
 
 
+def head_notes(combined: HeadEstimate) -> list[str]:
+    """Return a journal note per level decided by the head, else empty."""
+    notes = np.where(combined.shares > 0.5, f"; {HEAD_USED}", "")
+    return [str(note) for note in np.where(combined.forged, f"; {FORGED}", notes)]
+
+
 def quietest_part(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     """Return the least noise in any stretch of each update, shape ``(n,)``.
 
@@ -135,7 +145,7 @@ def quietest_part(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     """
     stretches = min(max(rows.shape[1] // _STRETCH, 1), _STRETCHES)
     parts = np.array_split(rows, stretches, axis=1)
-    medians = np.array([_medians(np.abs(part)) for part in parts], dtype=np.float64)
+    medians = np.array([_medians(np.abs(stretch)) for stretch in parts], dtype=np.float64)
     quietest: npt.NDArray[np.float64] = np.square(medians.min(axis=0) / MAD_OF_NORMAL)
     return quietest
 
@@ -170,6 +180,6 @@ def silent_sums(updates: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.
     middle = head.start + head.classes * head.inputs
     weights = updates[:, head.start : middle].reshape(len(updates), head.classes, head.inputs)
     biases = updates[:, middle : middle + head.classes, None]
-    sums = np.concatenate([part.sum(1, dtype=np.float64) for part in (weights, biases)], axis=1)
+    sums = np.concatenate([block.sum(1, dtype=np.float64) for block in (weights, biases)], axis=1)
     silent: npt.NDArray[np.float32] = (sums / np.sqrt(head.classes)).astype(np.float32)
     return silent

@@ -1,9 +1,9 @@
-"""Noise levels over a run: what pairs of a client's uploads show, added up.
+"""Noise levels over a run, from pairs of each client's uploads.
 
 A client's own signal hardly changes from one round to the next, and its noise is drawn anew: half
 the mean square of the difference is its noise, also where the labels of the clients differ and no
-single round identifies it. Two uploads count up to 32 rounds apart; what their signal moved
-meanwhile is found and subtracted (``upload_gaps.py``). Only rounds under the same plan and learning
+single round identifies it. Two uploads count up to 32 rounds apart; the motion of their signal is
+estimated and subtracted (``upload_gaps.py``). Only rounds under the same plan and learning
 rate count, in units of the public clip norm; where the noise falls by a public factor, in units of
 its last round.
 """
@@ -19,17 +19,16 @@ import numpy.typing as npt
 from hdpfl_flower.estimators.credible import FLAT, flat_updates, require_finite
 from hdpfl_flower.estimators.near_copies import COPIES
 from hdpfl_flower.estimators.noise_level import (
-    SHARED,
-    SURE_OF_HEAD,
     NoiseLevels,
     difference_levels,
-    head_notes,
     measure_noise,
     sample_coordinates,
 )
 from hdpfl_flower.estimators.softmax_head import (
+    SURE_OF_HEAD,
     Head,
     combine_with_head,
+    head_notes,
     quietest_part,
     silent_squares,
 )
@@ -52,6 +51,7 @@ _REPEATED = 1e-6
 _SILENCE = 1e-9
 """An update of less than this share of the median mean square counts as one of zeros."""
 TEMPORAL = "temporal: differences of consecutive uploads"
+SHARED = "; most of a difference is a change that others share"
 DRIFTED = "; what drifted over larger gaps is subtracted"
 UNSURE = "; drift over larger gaps may be more than a quarter of it"
 SILENT = "none: an update of zeros"
@@ -66,7 +66,7 @@ _ROUND, _PAIRS, _SUM, _UPLOADS, _LEVEL, _SILENT = range(_FACTS)
 
 @dataclass(frozen=True)
 class UploadHistory:
-    """What is kept of one client's uploads, in units of the clip norm and the noise's factor.
+    """Summary of one client's uploads, in units of the clip norm and the noise's factor.
 
     Attributes:
         upload: the kept coordinates of its last upload, in units of its round.
@@ -96,13 +96,13 @@ class UploadHistory:
 
 @dataclass(frozen=True)
 class NoiseMemory:
-    """What is kept of all clients' uploads between rounds.
+    """Summary of all clients' uploads between rounds.
 
     Attributes:
         clients: by name, of those that sent an upload.
         gaps: client → for each class of gaps but the first, one after another, the pairs so far,
             the sum of their variances and that of the later uploads' mean squares
-            (``upload_gaps.py``); of clients that have such pairs.
+            (``upload_gaps.py``); only of clients that have these pairs.
         coordinates: the kept coordinates; None where all are.
     """
 
@@ -122,7 +122,7 @@ class TrackOptions:
     """How :func:`track` estimates.
 
     Attributes:
-        method: an estimator of :func:`~hdpfl_flower.estimators.noise_level.measure_noise`.
+        method: ``temporal``, or of :func:`~hdpfl_flower.estimators.noise_level.measure_noise`.
             ``temporal`` and ``auto`` use pairs of uploads, and before a client's second upload
             ``auto``'s estimate of one round; ``auto`` also does so where the differences exceed the
             uploads, which noise cannot: then the signal is moving. A bound replaces no estimate.
@@ -184,10 +184,10 @@ def track(
     options = replace(options, clip_norm=options.clip_norm * options.noise_factor(server_round))
     coordinates, rows = _kept(memory, updates, options.clip_norm)
     flat = flat_updates(rows)
-    found = _not_silent(rows)
-    if np.all(flat[found]):  # none to compare them with
-        flat &= ~found
-    used = np.flatnonzero(found & ~flat)
+    loud = _not_silent(rows)
+    if np.all(flat[loud]):  # none to compare them with
+        flat &= ~loud
+    used = np.flatnonzero(loud & ~flat)
     variances, reasons = np.full(len(sites), np.inf), [SILENT] * len(sites)
     pairs, identified = np.zeros(len(sites)), np.zeros(len(sites), dtype=np.bool_)
     after = NoiseMemory(dict(memory.clients), dict(memory.gaps), coordinates)
@@ -198,7 +198,7 @@ def track(
         identified[used] = measured.identified
         for i, reason in zip(used, measured.reasons, strict=True):
             reasons[i] = reason
-        for i in np.flatnonzero(found & flat):
+        for i in np.flatnonzero(loud & flat):
             variances[i], reasons[i] = measured.variances.max(), f"none: {FLAT}"
     return after, NoiseEstimate(variances, tuple(reasons), pairs, identified)
 
@@ -227,8 +227,8 @@ def _not_silent(rows: Updates) -> npt.NDArray[np.bool_]:
     require_finite(squares)
     if not squares.any():
         return np.zeros(len(rows), dtype=np.bool_)
-    found: npt.NDArray[np.bool_] = squares > _SILENCE * np.median(squares[squares > 0])
-    return found
+    loud: npt.NDArray[np.bool_] = squares > _SILENCE * np.median(squares[squares > 0])
+    return loud
 
 
 def _track(
@@ -250,16 +250,16 @@ def _track(
     timed = ~frozen & (paired.pairs > 0) & (method in ("auto", "temporal"))
     moving = timed & (method == "auto") & _exceeds(paired, rows)
     if np.any(~frozen & (~timed | moving)):
-        found = _of_one_round(round_, options)
-        # What one round does not identify is a bound, and replaces no estimate.
-        moving &= found.identified
+        estimate = _of_one_round(round_, options)
+        # A level that one round does not identify is a bound, and replaces no estimate.
+        moving &= estimate.identified
         timed &= ~moving
         rest = np.flatnonzero(~frozen & ~timed)
-        among = np.ones(len(sites)) if found.copies is None else found.copies
-        variances[rest], identified[rest] = (found.variances / among)[rest], found.identified
+        among = np.ones(len(sites)) if estimate.copies is None else estimate.copies
+        variances[rest], identified[rest] = (estimate.variances / among)[rest], estimate.identified
         copies[rest] = among[rest]
         for i in rest:
-            reasons[i] = f"{found.method}: {found.why}" + _why_not_timed(
+            reasons[i] = f"{estimate.method}: {estimate.why}" + _why_not_timed(
                 method, bool(moving[i]), bool(repeated[i])
             )
     variances[timed], identified[timed] = paired.variances[timed], (paired.sure & sure)[timed]
@@ -310,8 +310,9 @@ def _add_pairs(
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """Add this round's pairs to ``facts`` and ``memory``.
 
-    Return which clients repeated themselves, among how many near copies each stands, and whether
-    what it shares with others leaves this round's level sure.
+    Returns:
+        For each client: its upload repeats the last one; its number of near copies; this round's
+        level is sure in spite of the part shared with others.
     """
     server_round, sites, rows = round_.server_round, round_.sites, round_.rows
     repeated, copies = np.zeros(len(sites), dtype=np.bool_), np.ones(len(sites))
@@ -351,22 +352,24 @@ def _add_pairs(
 def _paired(
     facts: npt.NDArray[np.float64], memory: NoiseMemory, sites: Sequence[str], dimension: int
 ) -> GapLevels:
-    """Return what the pairs of these sites show; how signals drift is read from all of the run."""
-    known = dict(zip(sites, facts, strict=True))
-    others = sorted(memory.gaps.keys() - known.keys())  # in the one order that a checkpoint keeps
+    """Return the levels from these sites' pairs; the drift is estimated from all of the run."""
+    facts_of = dict(zip(sites, facts, strict=True))
+    others = sorted(
+        memory.gaps.keys() - facts_of.keys()
+    )  # in the one order that a checkpoint keeps
     everybody = [*sites, *others]
     sums = np.zeros((len(everybody), CLASSES, FIELDS))
     for place, site in enumerate(everybody):
-        fact = known[site] if site in known else memory.clients[site].facts
+        fact = facts_of[site] if site in facts_of else memory.clients[site].facts
         sums[place, 0, :2] = fact[[_PAIRS, _SUM]]
         further = memory.gaps.get(site)
         if further is not None:
             sums[place, 1:] = further.reshape(CLASSES - 1, FIELDS)
             mean = sums[place, 1:, 2].sum() / sums[place, 1:, 0].sum()
             sums[place, 0, 2] = mean * fact[_PAIRS]
-    found = levels_of_pairs(sums, dimension)
+    levels = levels_of_pairs(sums, dimension)
     n = len(sites)
-    return GapLevels(found.variances[:n], found.pairs[:n], found.sure[:n], found.drift)
+    return GapLevels(levels.variances[:n], levels.pairs[:n], levels.sure[:n], levels.drift)
 
 
 def _with_head(
@@ -376,7 +379,7 @@ def _with_head(
     rows: Updates,
     head: Head,
 ) -> tuple[npt.NDArray[np.float64], list[str], npt.NDArray[np.bool_]]:
-    """Return the levels with what the head says, a note on each, and whether it may be believed.
+    """Return the levels combined with the head, notes, and the levels that may be believed.
 
     ``history`` is the clients' facts, and their pairs.
     """
@@ -410,12 +413,12 @@ def _exceeds(paired: GapLevels, rows: Updates) -> npt.NDArray[np.bool_]:
 
 
 def _of_one_round(round_: _Round, options: TrackOptions) -> NoiseLevels:
-    """Return the levels in units of the clip norm; what needs all coordinates gets them."""
+    """Return the levels in units of the clip norm; an estimator of all coordinates gets them."""
     if options.method in ("rpca", "column-norm"):
         updates, used = round_.updates, round_.used
         updates = updates if len(used) == len(updates) else updates[used]
-        found = measure_noise(updates, options.method)
-        return replace(found, variances=found.variances / options.clip_norm**2)
+        estimate = measure_noise(updates, options.method)
+        return replace(estimate, variances=estimate.variances / options.clip_norm**2)
     return measure_noise(round_.rows, "auto" if options.method == "temporal" else options.method)
 
 

@@ -91,13 +91,13 @@ def levels_of_pairs(sums: npt.NDArray[np.float64], dimension: int) -> GapLevels:
     squares = sums[:, :, 2].sum(axis=1) / np.maximum(pairs, 1)
     means = np.where(paired, means, 0)
     variances, drift = least.copy(), np.zeros(CLASSES)
-    known = np.zeros(CLASSES, dtype=np.bool_)
+    shown = np.zeros(CLASSES, dtype=np.bool_)
     signal = np.zeros(len(sums))
     for _ in range(3):  # signal, drift and noise depend on one another, but little
         signal = np.nan_to_num(np.maximum(squares - variances, 0))
-        drift, known = _drift(counts, means, signal, squares, variances, dimension)
+        drift, shown = _drift(counts, means, signal, squares, variances, dimension)
         moved = signal[:, None] * drift
-        doubt = signal[:, None] * np.where(known, _UNSURE * drift, _UNKNOWN)
+        doubt = signal[:, None] * np.where(shown, _UNSURE * drift, _UNKNOWN)
         chance = 1.5 * np.square(np.nan_to_num(variances)) * 2 / dimension
         noise = chance[:, None] + np.square(_UNSTEADY * signal)[:, None]
         spread = noise / np.maximum(counts, 1) + np.square(doubt)
@@ -129,10 +129,10 @@ def _drift(
     from scipy.optimize import nnls
 
     use = (signal > _QUIET * squares) & ((counts > 0).sum(axis=1) > 1)
-    known = np.ones(CLASSES, dtype=np.bool_)
+    shown = np.ones(CLASSES, dtype=np.bool_)
     if not use.any():
-        known[1:] = False
-        return np.zeros(CLASSES), known
+        shown[1:] = False
+        return np.zeros(CLASSES), shown
     scaled = means[use] / signal[use, None]
     chance = 3 * np.square(variances[use] / signal[use]) / dimension
     weights = counts[use] / (chance + _UNSTEADY**2)[:, None]
@@ -143,6 +143,6 @@ def _drift(
     root = np.sqrt(weights)
     rows, values = (root[:, :, None] * design).reshape(-1, CLASSES - 1), (root * centred).ravel()
     increments, _ = nnls(rows, values)
-    known[1:] = np.any(counts[use][:, 1:] > 0, axis=0)
-    known[1:] |= np.maximum.accumulate(known[1:][::-1])[::-1]
-    return np.minimum(steps @ increments, 1.0), known
+    shown[1:] = np.any(counts[use][:, 1:] > 0, axis=0)
+    shown[1:] |= np.maximum.accumulate(shown[1:][::-1])[::-1]
+    return np.minimum(steps @ increments, 1.0), shown

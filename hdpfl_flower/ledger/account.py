@@ -52,15 +52,15 @@ class ChargedPlan:
     def recounts(self, order: int) -> bool:
         """Return whether the stored prices are those of the plan's text at ``order``."""
         try:
-            found = self.at(order).prices
+            recounted = self.at(order).prices
         except (AccountingError, ArithmeticError, TypeError, ValueError):
             return False
         # As many kinds and releases, none cheaper; another machine may round its logarithms else.
-        return [(p.kind, p.server_round, p.count) for p in found] == [
+        return [(p.kind, p.server_round, p.count) for p in recounted] == [
             (p.kind, p.server_round, p.count) for p in self.prices
         ] and all(
             mine.each >= its.each * (1 - 1e-10)
-            for mine, its in zip(self.prices, found, strict=True)
+            for mine, its in zip(self.prices, recounted, strict=True)
         )
 
     def entry(self, run_id: str) -> dict[str, object]:
@@ -77,7 +77,7 @@ class ChargedPlan:
 
     @staticmethod
     def from_entry(body: dict[str, Any]) -> ChargedPlan:
-        """Return the plan of such an entry."""
+        """Return the plan in an entry's body."""
         prices = tuple(Price(*price) for price in body.get("prices", ()))
         return ChargedPlan(body["plan"], body["terms"], body["epsilon"], body["delta"], prices)
 
@@ -182,7 +182,7 @@ class Account:
         releases: all releases ever reserved.
         declared: run → the ε declared to a server that adds the noise.
         closed: runs that may release no more here.
-        tuned: closed runs whose model was tuned here without noise.
+        tuned: closed runs with a model that was tuned here without noise.
         approved: run → its approved requests, by their digests.
         refused: runs that were refused, before or after an approval.
         withdrawn: the site's own column of ids → digest of an id → when its unit withdrew.
@@ -289,10 +289,7 @@ class Account:
             raise Declined(Reason.BUDGET, "'budget.exact-answers' are used up")
 
     def check_runs(self, request: Request, most: float) -> None:
-        """Decline a new run if ``most`` runs were used already.
-
-        Used: charged, or with clipped updates sent.
-        """
+        """Decline a new run if ``most`` runs were charged, or sent clipped updates, already."""
         if request.run_id not in self.runs and len(self.runs) >= most:
             raise Declined(Reason.POLICY, "'policy.runs' runs were charged already")
 
@@ -309,7 +306,7 @@ class Account:
             raise Declined(Reason.POLICY, "the run is closed at this site")
 
     def check_declared(self, request: Request) -> None:
-        """Decline a release whose declared ε has changed.
+        """Decline a release if the declared ε has changed.
 
         The server noises at the ε disclosed when the site joined, and does not ask again.
         """
@@ -389,15 +386,15 @@ class Account:
         An open run counts whole. Of an ended one, each release ever reserved counts, sealed, sent
         or lost: a mechanism was chosen, and its divergence is in the composition.
         """
-        ended, found = self.ended, {}
+        ended, divergences = self.ended, {}
         for run, plan in self.plans.items():
-            found[run] = Fraction(0) if run in ended else reserved(plan.prices)
+            divergences[run] = Fraction(0) if run in ended else reserved(plan.prices)
         for run, server_round, kind in self.releases:
             if run not in ended or run not in self.plans:
                 continue
             if price := price_of(self.plans[run].prices, kind, server_round):
-                found[run] += reserved([replace(price, count=1)])
-        return found
+                divergences[run] += reserved([replace(price, count=1)])
+        return divergences
 
 
 def filter_capacity(order: int, cap: tuple[float, float]) -> float:
@@ -409,10 +406,10 @@ def filter_capacity(order: int, cap: tuple[float, float]) -> float:
 
 def reserved(prices: Iterable[Price]) -> Fraction | float:
     """Return the divergence of a whole run, exactly; ∞ without noise."""
-    each = [(price.each, price.count) for price in prices if price.count]
-    if any(math.isinf(divergence) for divergence, _ in each):
+    divergences = [(price.each, price.count) for price in prices if price.count]
+    if any(math.isinf(divergence) for divergence, _ in divergences):
         return math.inf
-    return sum((Fraction(divergence) * count for divergence, count in each), Fraction(0))
+    return sum((Fraction(divergence) * count for divergence, count in divergences), Fraction(0))
 
 
 def price_of(prices: Sequence[Price], kind: str, server_round: int) -> Price | None:

@@ -149,18 +149,18 @@ class Chain:
                     self._db.execute("ROLLBACK")
             raise
 
-    def append(self, kind: str, body: dict[str, Any], at: str = "") -> Entry:
+    def append(self, kind: str, body: dict[str, Any], moment: str = "") -> Entry:
         """Add an entry, dated now or ``at``, inside a transaction."""
-        at = at or datetime.now(UTC).isoformat(timespec="milliseconds")
+        moment = moment or datetime.now(UTC).isoformat(timespec="milliseconds")
         text = json.dumps(body, sort_keys=True)
-        seq, digest = self._last + 1, _digest(self._digest, self._last + 1, at, kind, text)
+        seq, digest = self._last + 1, _digest(self._digest, self._last + 1, moment, kind, text)
         self._db.execute(
-            "INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (seq, at, kind, text, digest)
+            "INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (seq, moment, kind, text, digest)
         )
         # The head names the newest entry, so that a lost last page is detected.
         self._db.execute("UPDATE head SET seq = ?, digest = ?", (seq, digest))
         self._last, self._digest = seq, digest
-        return Entry(seq, at, kind, body)
+        return Entry(seq, moment, kind, body)
 
     def attach(self, seq: int, blob: bytes) -> None:
         """Keep ``blob`` with entry ``seq``; only inside a transaction."""
@@ -201,14 +201,14 @@ class Chain:
             self._check_anchor()
         entries = []
         rows = self._db.execute("SELECT * FROM entries WHERE seq > ? ORDER BY seq", (self._last,))
-        for seq, at, kind, text, digest in rows:
+        for seq, moment, kind, text, digest in rows:
             # Each digest covers the one before it: an altered, dropped or moved entry breaks the
             # chain.
-            right = _digest(self._digest, self._last + 1, at, kind, text)
+            right = _digest(self._digest, self._last + 1, moment, kind, text)
             if seq != self._last + 1 or digest != right:
                 raise LedgerError(f"the ledger is damaged at entry {self._last + 1}; restore it")
             self._last, self._digest = seq, digest
-            entries.append(Entry(seq, at, kind, json.loads(text)))
+            entries.append(Entry(seq, moment, kind, json.loads(text)))
         head = self._db.execute("SELECT seq, digest FROM head").fetchone()
         if head != (self._last, self._digest):  # a damaged page can hide the newest entries
             raise LedgerError(f"the ledger is damaged after entry {self._last}; restore it")
@@ -233,10 +233,10 @@ def _write_empty(path: Path, durable: bool) -> None:
 
     A crash leaves all of it, or no file of that name.
     """
-    part = path.with_name(f"{path.name}.part")
-    part.unlink(missing_ok=True)  # of a crash before
-    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    with _readable_errors(), contextlib.closing(sqlite3.connect(part)) as db:
+    unfinished = path.with_name(f"{path.name}.part")
+    unfinished.unlink(missing_ok=True)  # of a crash before
+    os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    with _readable_errors(), contextlib.closing(sqlite3.connect(unfinished)) as db:
         # No journal beside it: the rest of a crashed write is never read.
         db.execute("PRAGMA journal_mode = MEMORY")
         db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
@@ -244,12 +244,12 @@ def _write_empty(path: Path, durable: bool) -> None:
         db.execute("INSERT INTO head VALUES (0, ?)", (_FIRST,))
         db.commit()
     try:
-        os.link(part, path)  # a file that has appeared meanwhile stays, and is an error
+        os.link(unfinished, path)  # a file that has appeared meanwhile stays, and is an error
     except FileExistsError:
         raise
     except OSError:  # a file system without hard links
-        part.rename(path)
-    part.unlink(missing_ok=True)
+        unfinished.rename(path)
+    unfinished.unlink(missing_ok=True)
     if durable:
         sync(path.parent)
 
@@ -265,8 +265,8 @@ def _set_durability(db: sqlite3.Connection, durable: bool) -> None:
     db.execute(f"PRAGMA synchronous = {'EXTRA' if durable else 'OFF'}")
 
 
-def _digest(before: str, seq: int, at: str, kind: str, text: str) -> str:
-    return hashlib.sha256(json.dumps([before, seq, at, kind, text]).encode()).hexdigest()
+def _digest(before: str, seq: int, moment: str, kind: str, text: str) -> str:
+    return hashlib.sha256(json.dumps([before, seq, moment, kind, text]).encode()).hexdigest()
 
 
 def _read_anchor(path: Path) -> tuple[int, str]:

@@ -45,12 +45,12 @@ class MemoryChain(Chain):
             self._seen = 0
             raise
 
-    def append(self, kind: str, body: dict[str, Any], at: str = "") -> Entry:
+    def append(self, kind: str, body: dict[str, Any], moment: str = "") -> Entry:
         """Add an entry, dated now or ``at``, inside a transaction."""
-        at = at or datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._texts.append((at, kind, json.dumps(body)))
+        moment = moment or datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._texts.append((moment, kind, json.dumps(body)))
         self._seen = len(self._texts)
-        return Entry(self._seen, at, kind, body)
+        return Entry(self._seen, moment, kind, body)
 
     def blob(self, seq: int) -> bytes | None:
         """Return None: a seeded simulation makes its payloads again."""
@@ -67,13 +67,13 @@ class MemoryChain(Chain):
             return
         make = Chain if self._path.is_file() else Chain.create
         with contextlib.closing(make(self._path, durable=False)) as file, file.transaction():
-            for at, kind, text in self._texts[self._written :]:
-                file.append(kind, json.loads(text), at)
+            for moment, kind, text in self._texts[self._written :]:
+                file.append(kind, json.loads(text), moment)
         self._written = len(self._texts)
 
     def _entry(self, seq: int) -> Entry:
-        at, kind, text = self._texts[seq - 1]
-        return Entry(seq, at, kind, json.loads(text))
+        moment, kind, text = self._texts[seq - 1]
+        return Entry(seq, moment, kind, json.loads(text))
 
 
 class SimulatedLedger(Ledger):

@@ -39,7 +39,7 @@ class Assumption:
 
     Attributes:
         name: fixed name for programs.
-        claim: what must be true.
+        claim: statement that must be true.
         how: how it was checked, or why it was not.
         checked: whether it was.
         failures: contradictions; empty if it holds.
@@ -141,7 +141,7 @@ def _above_capacity(entries: Sequence[Entry]) -> Iterator[str]:
     order, cap = _order(entries), (0.0, 0.0)
     plans: dict[str, ChargedPlan] = {}
     taken: dict[str, set[tuple[str, int]]] = {}
-    # By run: all of an open one, and what was reserved of an ended one.
+    # By run: all of an open one, and the reserved releases of an ended one.
     counted: dict[str, Fraction | float] = {}
     for entry in entries:
         run = entry.body.get("run_id", "")
@@ -153,7 +153,9 @@ def _above_capacity(entries: Sequence[Entry]) -> Iterator[str]:
         elif entry.kind == "reserved":
             taken.setdefault(run, set()).add((entry.body["kind"], entry.body["round"]))
         elif entry.kind in (CLOSED, REFUSED) and run in plans:
-            prices = (price_of(plans[run].prices, *one) for one in sorted(taken.get(run, ())))
+            prices = (
+                price_of(plans[run].prices, *release) for release in sorted(taken.get(run, ()))
+            )
             counted[run] = reserved([replace(price, count=1) for price in prices if price])
         if entry.kind not in ("cap", "plan"):
             continue
@@ -226,11 +228,11 @@ def undercharged(entries: Sequence[Entry]) -> Iterator[str]:
         if entry.kind != "plan":
             continue
         frozen = _frozen(entry)
-        found = recompute_by_pld(frozen)
-        if found is None:
+        recomputed = recompute_by_pld(frozen)
+        if recomputed is None:
             yield f"run '{entry.body['run_id']}': no ε can be computed from its plan"
         # Written so that a NaN counts as more.
-        elif not found <= frozen.epsilon:
+        elif not recomputed <= frozen.epsilon:
             yield f"run '{entry.body['run_id']}' costs more than it was charged"
         elif order and not frozen.recounts(order):
             yield f"run '{entry.body['run_id']}' has a divergence that is not that of its plan"

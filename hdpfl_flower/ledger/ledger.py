@@ -7,9 +7,9 @@ Across plans the cap is held by a Rényi filter of one order (``renyi.py``), or 
 sum, Σε ≤ cap and Σδ ≤ cap (basic composition); both hold for every choice of an adversary. Within a
 plan the cost is that of ``accounting.py``.
 
-While a run is open its whole price is reserved. Under a Rényi filter only what was reserved of its
-releases, sealed, sent or lost, stays charged when it ends: closed or refused, for good. Under the
-sum all of it stays: where a run ends may follow from what the server saw, and the (ε, δ) of the
+While a run is open its whole price is reserved. Under a Rényi filter only its reserved releases,
+sealed, sent or lost, stay charged when it ends: closed or refused, for good. Under the sum all of
+it stays: the end of a run may follow from releases that the server saw, and the (ε, δ) of the
 rounds up to there is no bound then.
 
 All state is derived from the entries of a hash chain (``hash_chain.py``).
@@ -49,9 +49,9 @@ class Ledger:
     """Open ledger of one population, a single file for all processes.
 
     Guarantees:
-        What is charged never passes the cap, and falls only at the end of a run, by releases that
-        were never reserved. One payload per (run, round, kind). A payload is handed out only when
-        it, and the charge of its plan, are on disk.
+        The charges never pass the cap, and fall only at the end of a run, by releases that were
+        never reserved. One payload per (run, round, kind). A payload is handed out only when it,
+        and the charge of its plan, are on disk.
     """
 
     def __init__(self, path: Path, anchor: Path | None = None, *, durable: bool = True) -> None:
@@ -139,7 +139,7 @@ class Ledger:
             tuned: whether its model will be tuned here without noise, which a report names.
 
         Raises:
-            LedgerError: no such run, or a release of it is being worked on.
+            LedgerError: the run is not known, or a release of it is being worked on.
         """
         with self._current():
             if run_id in (self._account.tuned if tuned else self._account.closed):
@@ -159,9 +159,7 @@ class Ledger:
             self._append(CLOSED, {"run_id": run_id, **({"tuned": True} if tuned else {})})
 
     def approve(self, approval: Approval) -> None:
-        """Record the operator's approval of a run's request.
-
-        A second call has no effect.
+        """Record the operator's approval of a run's request; a second call has no effect.
 
         Raises:
             LedgerError: the run was refused, which is final.
@@ -274,7 +272,7 @@ class Ledger:
         """Return the last release if its process died and it never left."""
         with self._current():
             releases = self._account.releases
-            key = max(releases, key=lambda each: releases[each].seq, default=None)
+            key = max(releases, key=lambda key: releases[key].seq, default=None)
             if key is None or releases[key].status != "reserved":
                 return None
             try:
@@ -312,10 +310,10 @@ class Ledger:
                 return
             self._chain.attach(seq, payload)
             run_id, server_round, kind = key
-            self._chain.drop_blobs([
-                other.seq for (run, past, what), other in self._account.releases.items()
-                if (run, what) == (run_id, kind) and past <= server_round - KEPT_ROUNDS
-            ])  # fmt: skip
+            last_dropped = server_round - KEPT_ROUNDS
+            releases = self._account.releases.items()
+            mine = [(k[1], r.seq) for k, r in releases if (k[0], k[2]) == (run_id, kind)]
+            self._chain.drop_blobs([number for past, number in mine if past <= last_dropped])
 
     def lose(self, key: Key, seq: int) -> None:
         """Give up reservation ``seq``: the release is lost, no payload left."""
@@ -349,16 +347,16 @@ class Ledger:
         cap: tuple[float, float],
         again: bool,
     ) -> Reservation | bytes:
-        known = self._account.releases.get(request.key)
-        if known is not None:
+        earlier = self._account.releases.get(request.key)
+        if earlier is not None:
             # The same release for another request would use one charge twice.
-            if known.request != request.digest:
+            if earlier.request != request.digest:
                 raise Declined(Reason.REPLAY, "another request for a release that was taken")
-            if known.status in ("sealed", "sent") and not (again and not self._keeps):
-                return self._payload(known)
-            # Not sealed: no payload left. Only a reservation whose process is gone becomes lost.
-            if known.status == "reserved":
-                self._mark_lost(known)
+            if earlier.status in ("sealed", "sent") and not (again and not self._keeps):
+                return self._payload(earlier)
+            # Not sealed: no payload left. Only the reservation of an ended process becomes lost.
+            if earlier.status == "reserved":
+                self._mark_lost(earlier)
             if not again:
                 raise Declined(Reason.REPLAY, "the release is lost; the site sits out this round")
         # Under this transaction's lock: two processes cannot both take the last one.

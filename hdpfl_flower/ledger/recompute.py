@@ -84,9 +84,7 @@ def _recomputed(
 
 
 def epsilon_by_rdp(event: dp_accounting.DpEvent, delta: float) -> float:
-    """Return ε of ``event`` at ``delta`` by RDP; ``inf`` without bound.
-
-    Under add/remove of one record.
+    """Return ε of ``event`` at ``delta`` by RDP, add/remove of a record; ``inf`` without bound.
 
     Raises:
         AccountingError: the accountant returns no number.
@@ -116,6 +114,6 @@ def _by_rdp(plan: Plan, _: float, delta: float) -> float:
     if isinstance(plan.choices, PureSelections):
         # A pure ε is an RDP of α·ε²/2 (Bun and Steinke, TCC 2016), like a Gaussian of 1/ε.
         as_gaussian = Gaussians(1 / plan.choices.epsilon, plan.choices.count)
-        others = [one for one in plan.beside if one is not plan.choices]
+        others = [release for release in plan.beside if release is not plan.choices]
         event = event_of(plan.schedule, plan.noise_multiplier, [as_gaussian, *others])
     return epsilon_by_rdp(event, delta)

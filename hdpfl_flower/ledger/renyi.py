@@ -5,8 +5,8 @@ are chosen adaptively, one after the other, have in all a Rényi divergence of o
 each of them, given all that came before, has one of at most ρ and is run only where Σρ stays
 within B. Here a mechanism is one release of a run. Its noise and its price are fixed when it is
 reserved, so that concurrent runs are releases in the order of their reservations, and a run that
-ends early has cost what it reserved. The order is fixed when the ledger is made: of several orders
-the best one must not be chosen afterwards.
+ends early costs its reserved releases. The order is fixed when the ledger is made: of several
+orders the best one must not be chosen afterwards.
 
 Orders are whole numbers. There the divergence of a Poisson-sampled Gaussian is a finite sum of
 positive terms (Mironov, Talwar and Zhang, arXiv 1908.10530), computed here to 12 digits and rounded
@@ -116,20 +116,20 @@ def prices_of(plan: Plan, order: int) -> tuple[Price, ...]:
         return _of_steps(steps.sampling_prob, noise, order, steps.count * times)
 
     last = plan.steps[-1]
-    found = [Price("update", 0, of_steps(last, plan.models), plan.steps.count(last))]
-    found += [
+    prices = [Price("update", 0, of_steps(last, plan.models), plan.steps.count(last))]
+    prices += [
         Price("update", server_round, of_steps(steps, plan.models), 1)
         for server_round, steps in enumerate(plan.steps, start=1)
         if steps != last
     ]
     if plan.tuning:
-        found.append(Price(TUNING, 0, of_steps(plan.tuning, 1), 1))
+        prices.append(Price(TUNING, 0, of_steps(plan.tuning, 1), 1))
     if plan.choices and plan.choices.count:
-        found.append(Price("choice", 0, _of_one(plan.choices, order), plan.choices.count))
+        prices.append(Price("choice", 0, _of_one(plan.choices, order), plan.choices.count))
     for kind, release in ((COUNTS, plan.counts), (SCORES, plan.scores)):
         if release:
-            found.append(Price(kind, 0, _of_one(release, order) * release.count, 1))
-    return tuple(found)
+            prices.append(Price(kind, 0, _of_one(release, order) * release.count, 1))
+    return tuple(prices)
 
 
 def of_gaussian(noise_multiplier: float, order: int) -> float:
@@ -148,7 +148,7 @@ def _of_one(release: ExtraRelease, order: int) -> float:
 def of_pure(epsilon: float, order: int) -> float:
     """Return the divergence of a release of pure ``epsilon``, rounded up.
 
-    That of randomized response, of which each such release is a post-processing (Kairouz, Oh and
+    As randomized response, from which the release follows by post-processing (Kairouz, Oh and
     Viswanath, ICML 2015): with p = e^ε/(1 + e^ε), p^α·(1−p)^(1−α) + (1−p)^α·p^(1−α) is
     1 + (e^((α−1)ε) − 1)·(1 − e^(−αε))/(1 + e^(−ε)).
 
@@ -159,7 +159,7 @@ def of_pure(epsilon: float, order: int) -> float:
         raise AccountingError("the epsilon of pure releases must be positive")
     if epsilon == math.inf:
         return math.inf
-    # The logarithm of what is added to 1: it does not overflow.
+    # The logarithm of the term beside 1: it does not overflow.
     log_more = (
         _log_expm1((order - 1) * epsilon)
         + math.log(-math.expm1(-order * epsilon))
@@ -181,14 +181,16 @@ def _of_steps(q: float, z: float, order: int, count: int) -> float:
     # Σ C(α, i)·q^i·(1−q)^(α−i)·e^((i²−i)/2z²) less Σ C(α, i)·q^i·(1−q)^(α−i), which is 1: a sum of
     # positive terms, also where the divergence is tiny.
     logs = [
-        math.log(math.comb(order, i)) + i * math.log(q) + (order - i) * math.log1p(-q)
+        math.log(math.comb(order, i))
+        + i * math.log(q)
+        + (order - i) * math.log1p(-q)
         + _log_expm1((i * i - i) / (2 * z * z))
         for i in range(2, order + 1)
-    ]  # fmt: skip
+    ]
     most = max(logs)
     if most == -math.inf:  # noise so large that float64 has no divergence
         return _up(0.0)
-    log_more = most + math.log(math.fsum(math.exp(each - most) for each in logs))
+    log_more = most + math.log(math.fsum(math.exp(term - most) for term in logs))
     return _up(count * _log1p_exp(log_more) / (order - 1))
 
 

@@ -59,7 +59,7 @@ def withdrawn_by(account: Account, source: DataSource, ledger: Path) -> Withdraw
 
     Args:
         account: of the ledger.
-        source: whose column of ids is looked up.
+        source: of the records; its column of ids is looked up.
         ledger: path of the ledger, beside which the key lies.
 
     Raises:

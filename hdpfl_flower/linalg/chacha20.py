@@ -72,9 +72,9 @@ def _round(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor, spare: torch.Tensor
 ) -> None:
     """Apply the four quarter rounds of the columns in place."""
-    for one, other in ((16, 12), (8, 7)):
-        _rotate(d.bitwise_xor_(a.add_(b)), one, spare)
-        _rotate(b.bitwise_xor_(c.add_(d)), other, spare)
+    for first, second in ((16, 12), (8, 7)):
+        _rotate(d.bitwise_xor_(a.add_(b)), first, spare)
+        _rotate(b.bitwise_xor_(c.add_(d)), second, spare)
 
 
 def _rotate(words: torch.Tensor, bits: int, spare: torch.Tensor) -> None:

@@ -118,5 +118,5 @@ def _directions(
     values, vectors = np.linalg.eigh(centring @ among @ centring)
     values, vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank]
     # V = RᵀB has orthonormal columns: B = eigenvectors over the roots of their eigenvalues.
-    kept = values > floor
-    return centring @ vectors[:, kept] / np.sqrt(values[kept]), centre
+    strong = values > floor
+    return centring @ vectors[:, strong] / np.sqrt(values[strong]), centre

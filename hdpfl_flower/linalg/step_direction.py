@@ -3,9 +3,9 @@
 Server and client both know it.
 
 PFA+ (Liu et al., VLDB 2021, Algorithms 4 and 5) lets a private site send its update's coordinates
-in the subspace V of the round before, and the server has to send V to it: the downlink costs what
-the uplink saves. A site that kept the last global model has one direction for free, the step from
-that model to this one.
+in the subspace V of the round before, and the server has to send V to it: the downlink costs as
+much as the uplink saves. A site that kept the last global model has one direction for free, the
+step from that model to this one.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class Direction:
         there is no step of finite length: then no projection is possible.
         """
         with np.errstate(over="ignore"):
-            squares = [float(np.sum(np.square(now[b] - before[b], dtype=np.float64)))
-                       for b in _blocks(len(now))]  # fmt: skip
+            squares = [
+                float(np.sum(np.square(now[b] - before[b], dtype=np.float64)))
+                for b in _blocks(len(now))
+            ]
         norm = math.sqrt(sum(squares))
         return cls(before, now, norm) if 0 < norm < math.inf else None
 
     def project(self, update: Vector) -> Vector:
-        """Return v·update, shape ``(1,)``, independent of threads.
-
-        Summed in float64.
+        """Return v·update, shape ``(1,)``, summed in float64, independent of threads.
 
         >>> line = Direction(np.zeros(2, np.float32), np.array([3, 4], np.float32), 5.0)
         >>> line.project(np.array([5, 10], np.float32))

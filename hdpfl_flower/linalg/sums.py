@@ -47,11 +47,11 @@ def exact_sum(
     total = np.zeros(updates.shape[1])
     scaled = np.empty(min(BLOCK, len(total)))
     for start in range(0, len(total), BLOCK):
-        part = total[start : start + BLOCK]
-        room = scaled[: len(part)]
+        piece = total[start : start + BLOCK]
+        room = scaled[: len(piece)]
         for scale, row in zip(scales, rows, strict=True):
             block = updates[row, start : start + BLOCK]
-            part += np.multiply(block, scale, out=room, dtype=np.float64)
+            piece += np.multiply(block, scale, out=room, dtype=np.float64)
     return total
 
 

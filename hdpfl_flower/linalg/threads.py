@@ -1,6 +1,6 @@
 """Linear algebra on one thread.
 
-More threads would change the last bits of the sums, and spin between such small products.
+More threads would change the last bits of the sums, and spin between small products.
 """
 
 from __future__ import annotations

@@ -31,12 +31,10 @@ _CGROUP = Path("/sys/fs/cgroup/memory.max")
 def memory_limit() -> int:
     """Return the memory limit of a matrix in bytes, rounded down.
 
-    It is a quarter of the memory that this process may use.
-
-    That is the machine's memory, or the container's limit if that is less.
+    It is a quarter of the machine's memory, or of the container's limit if that is less.
     """
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+    with contextlib.suppress(OSError, ValueError):  # the file is missing, or says "max"
         available = min(available, int(_CGROUP.read_text()))
     return available // _SHARE
 
@@ -55,10 +53,10 @@ def give_back_freed_memory() -> None:
 @cache
 def _malloc_trim() -> Callable[[int], int] | None:
     try:
-        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+        trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError, TypeError):
         return None
-    return found
+    return trim
 
 
 def update_matrix(

@@ -1,7 +1,7 @@
 """Low-rank adapters of a frozen network.
 
 A layer's weight W becomes W + B·A, with B zero at first. Where A is fixed (FFA-LoRA: Sun et al.,
-ICLR 2024, arXiv:2403.12313), the change is linear in what is trained, so that every strategy's
+ICLR 2024, arXiv:2403.12313), the change is linear in the trained factor, so that every strategy's
 weighted mean of adapters is that of the weights. Where both are trained (LoRA: Hu et al., ICLR
 2022, arXiv:2106.09685), the product of means is not the mean of products.
 """
@@ -72,16 +72,16 @@ def adapt(network: nn.Module, head: nn.Module, backbone: Backbone) -> AdaptedNet
     their weight is no smaller matrix than the adapter's.
 
     Raises:
-        ModelError: there is no such layer.
+        ModelError: the network has none of these layers.
     """
     shared: dict[int, object] = {
         id(value): nn.Parameter(value.detach(), requires_grad=False)
         for value in network.parameters()
     }
     shared |= {id(value): value.detach() for value in network.buffers()}
-    own = copy.deepcopy(network, shared)
+    adapted_copy = copy.deepcopy(network, shared)
     adapted = 0
-    for module in list(own.modules()):
+    for module in list(adapted_copy.modules()):
         if getattr(module, "inplace", False):
             cast("Any", module).inplace = False  # of a value that its layer's gradient needs
         name = _weight_of(module)
@@ -96,7 +96,7 @@ def adapt(network: nn.Module, head: nn.Module, backbone: Backbone) -> AdaptedNet
             f"{backbone.words} has no layer that an adapter of rank {backbone.rank} can change; "
             "take a smaller rank, or leave 'adapter' out"
         )
-    return AdaptedNetwork(own, head)
+    return AdaptedNetwork(adapted_copy, head)
 
 
 def _weight_of(module: nn.Module) -> str:

@@ -1,4 +1,4 @@
-"""Backbone: a public function of a record, whose outputs the model reads.
+"""Backbone: a public function of a record; the model reads its outputs.
 
 Its numbers come from a file that every site has (``system/weight_files.py``), and are never
 trained, noised or sent. A frozen one is evaluated once a record where records are read, so that
@@ -103,13 +103,13 @@ class Embedded:
         from hdpfl_flower.models.exact_arithmetic import exact_arithmetic
 
         network = _network(self.backbone, self.records)
-        found = np.zeros((len(features), self.backbone.size), np.float32)
+        outputs = np.zeros((len(features), self.backbone.size), np.float32)
         with torch.inference_mode(), exact_arithmetic():
             for start in range(0, len(features), _BATCH):
                 rows = features[start : start + _BATCH]
-                found[start : start + len(rows)] = self._outputs(network, rows)
-        found[~np.isfinite(found).all(axis=1)] = 0
-        return found
+                outputs[start : start + len(rows)] = self._outputs(network, rows)
+        outputs[~np.isfinite(outputs).all(axis=1)] = 0
+        return outputs
 
     def _outputs(
         self, network: nn.Module, rows: npt.NDArray[np.float32]
@@ -178,7 +178,7 @@ class Adapted:
 
 @lru_cache(maxsize=1)
 def _network(backbone: Backbone, task: Task) -> nn.Module:
-    """Return the network with its numbers, in eval mode, after a look at what it does."""
+    """Return the network with its numbers, in eval mode, after a check of its outputs."""
     import torch
 
     with torch.random.fork_rng(devices=[]):

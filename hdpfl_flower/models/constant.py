@@ -31,5 +31,5 @@ def constant_outputs(
         output = np.log(events + 1.0) - np.log(at_risk - events + 1.0)
     else:
         output = np.array([targets.mean(dtype=np.float64)])
-    found: npt.NDArray[np.float32] = output.astype(np.float32)
-    return found
+    constants: npt.NDArray[np.float32] = output.astype(np.float32)
+    return constants

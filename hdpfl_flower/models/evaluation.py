@@ -70,17 +70,17 @@ def measures(task: Task, outputs: np.ndarray, targets: np.ndarray) -> dict[str, 
         mean squared error, and ``mae``, the mean absolute error, in units of the target. Survival
         has ``loss`` and ``concordance``, which is missing where no two records can be compared.
     """
-    found, wanted = torch.from_numpy(outputs), torch.from_numpy(targets)
-    loss = float(total_loss(task, found, wanted)) / max(len(wanted), 1)
+    predicted, wanted = torch.from_numpy(outputs), torch.from_numpy(targets)
+    loss = float(total_loss(task, predicted, wanted)) / max(len(wanted), 1)
     if task.intervals:
         ranked = concordance(risk_of(outputs), targets)
         return {**({"concordance": ranked} if np.isfinite(ranked) else {}), "loss": loss}
     if task.loss != "squared":
-        return {"accuracy": _accuracy(task, found, wanted), "loss": loss}
-    errors = (found.squeeze(1) - wanted).double()
+        return {"accuracy": _accuracy(task, predicted, wanted), "loss": loss}
+    errors = (predicted.squeeze(1) - wanted).double()
     varies = len(wanted) > 0 and bool(wanted.min() < wanted.max())
     return {
-        **({"accuracy": _accuracy(task, found, wanted)} if varies else {}),
+        **({"accuracy": _accuracy(task, predicted, wanted)} if varies else {}),
         "loss": loss,
         "mse": float(errors.square().mean()),
         "mae": float(errors.abs().mean()),
@@ -151,10 +151,10 @@ class _Counting:
         self._pool = pool(self._network, task)[0].to(device)
         self._trials = [
             {
-                name: part.view_as(p)
-                for (name, p), part in zip(named, torch.split(one, sizes), strict=True)
+                name: values.view_as(p)
+                for (name, p), values in zip(named, torch.split(numbers, sizes), strict=True)
             }
-            for one in drawn
+            for numbers in drawn
         ]
         self._proof = RowProof(lambda kind, rows: [self._run(self._trials[kind], self._pool[rows])])
 
@@ -166,8 +166,8 @@ class _Counting:
         }
         block = self._proof.block(_BLOCKS)
         with exact_arithmetic():
-            found = [self._bounded(parameters, x, block) for x in torch.split(features, block)]
-        return torch.cat(found).cpu()
+            blocks = [self._bounded(parameters, x, block) for x in torch.split(features, block)]
+        return torch.cat(blocks).cpu()
 
     def _bounded(
         self, parameters: dict[str, torch.Tensor], x: torch.Tensor, block: int

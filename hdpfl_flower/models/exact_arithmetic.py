@@ -26,7 +26,7 @@ def exact_arithmetic() -> Iterator[None]:
     cudnn.allow_tf32, mkldnn.conv.fp32_precision = False, "ieee"
     cudnn.deterministic, cudnn.benchmark = True, False
     if on_gpu:
-        # "warn": what has no such kernel, as adaptive pooling's gradient, runs all the same.
+        # "warn": an operation without one, as adaptive pooling's gradient, runs all the same.
         torch.set_deterministic_debug_mode("warn")
         filled.fill_uninitialized_memory = False
     try:

@@ -19,7 +19,7 @@ def last_inputs(
     """Return the inputs of the last layer, float32, shape ``(n, inputs)``.
 
     Args:
-        spec: a built-in network, whose last layer is linear.
+        spec: a built-in network; its last layer is linear.
         task: its shapes and loss.
         arrays: the model, whole.
         features: of the records, shape ``(n, *input_shape)``.
@@ -39,10 +39,10 @@ def last_inputs(
     network = build_model(spec, task, seed=0).eval()
     parameters = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
     last = network.get_submodule(next(reversed(arrays)).rpartition(".")[0])
-    found: list[npt.NDArray[np.float32]] = []
+    inputs_seen: list[npt.NDArray[np.float32]] = []
 
     def keep(_: Any, inputs: tuple[torch.Tensor, ...]) -> None:
-        found.append(inputs[0].numpy().copy())
+        inputs_seen.append(inputs[0].numpy().copy())
 
     hook = last.register_forward_pre_hook(keep)
     try:
@@ -52,4 +52,4 @@ def last_inputs(
                 torch.func.functional_call(network, parameters, (batch,))
     finally:
         hook.remove()
-    return np.concatenate(found)
+    return np.concatenate(inputs_seen)

@@ -23,8 +23,8 @@ def weighted(task: Task, rows: torch.Tensor, targets: torch.Tensor) -> torch.Ten
     if not task.class_weights:
         return rows
     weights = torch.tensor(task.class_weights, dtype=rows.dtype)
-    found = weights.to(rows.device, non_blocking=True)[targets]
-    return rows * found.view(-1, *[1] * (rows.dim() - 1))
+    factors = weights.to(rows.device, non_blocking=True)[targets]
+    return rows * factors.view(-1, *[1] * (rows.dim() - 1))
 
 
 def total_loss(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

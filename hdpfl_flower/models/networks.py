@@ -4,7 +4,7 @@ They use no batch statistics, and only trainable parameters are sent.
 
 The server sends a model's name, and a site builds that model. So the name is read by a strict
 grammar, and the network's size is known before it takes memory: it is built first on torch's meta
-device, whose tensors have shapes and no numbers.
+device, where tensors have shapes and no numbers.
 
 torch is imported where a network is built, so that reading a model's name stays cheap.
 """
@@ -56,7 +56,7 @@ def is_user_code(spec: str) -> bool:
     (False, True, False)
     """
     module, colon, function = spec.partition(":")
-    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), function))
+    return bool(colon) and all(word.isidentifier() for word in (*module.split("."), function))
 
 
 def check_name(spec: str) -> None:
@@ -255,8 +255,8 @@ def _resnet18(task: Task) -> nn.Module:
     return model
 
 
-def import_torchvision(part: str) -> Any:
-    """Return ``torchvision.<part>``, imported only where it is needed.
+def import_torchvision(submodule: str) -> Any:
+    """Return ``torchvision.<submodule>``, imported only where it is needed.
 
     Raises:
         InstallationError: torchvision is not installed.
@@ -265,7 +265,7 @@ def import_torchvision(part: str) -> Any:
     if not is_installed("torchvision"):
         raise missing("images", "a set of images or 'resnet18'", "torchvision")
     try:
-        return importlib.import_module(f"torchvision.{part}")
+        return importlib.import_module(f"torchvision.{submodule}")
     except (ImportError, RuntimeError, AttributeError) as error:
         import torch
 

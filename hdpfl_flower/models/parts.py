@@ -41,11 +41,11 @@ class Parts:
 def parts_of(spec: str, task: Task) -> Parts:
     """Return the head and body of the model ``spec``.
 
-    The head is the last layer, or the first one, whose weight has a row for each output and whose
-    bias, if any, has a number for each. In built-in networks it is the last linear layer.
+    The head is the last layer, or the first one, with a weight of a row for each output and a bias,
+    if any, of a number for each. In built-in networks it is the last linear layer.
 
     Raises:
-        ModelError: no such layer, or it is the whole model; parameters are listed by name.
+        ModelError: no layer is a head, or it is the whole model; parameters are listed by name.
     """
     layout = layout_of(spec, task)
     layers: dict[str, dict[str, tuple[int, ...]]] = {}

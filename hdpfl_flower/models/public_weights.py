@@ -34,21 +34,21 @@ def tensors_in(content: bytes, name: str) -> Mapping[str, torch.Tensor]:
 
     is_safe = content[8:9] == b"{"  # after the length of a JSON header
     try:
-        found = (
+        tensors = (
             safetensors.torch.load(content)
             if is_safe
             else torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         )
     except Exception:  # damaged files fail in many ways, and a pickle of other than tensors
-        found = None
-    if not isinstance(found, Mapping) or not all(
-        isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in found.items()
+        tensors = None
+    if not isinstance(tensors, Mapping) or not all(
+        isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in tensors.items()
     ):
         raise ModelError(
             f"weights {name}: neither safetensors nor a torch file of tensors by name; write it "
             "with safetensors.torch.save_file(model.state_dict(), FILE)"
         )
-    return found
+    return tensors
 
 
 def checked(

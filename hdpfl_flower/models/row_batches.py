@@ -109,9 +109,9 @@ class RowProof:
         if size == granule:
             return True
         generator = torch.Generator().manual_seed(size)
-        known = len(expected[TYPICAL])
+        count = len(expected[TYPICAL])
         for _ in range(self._passes):
-            orders = [torch.randperm(known, generator=generator) for _ in range(-(-size // known))]
+            orders = [torch.randperm(count, generator=generator) for _ in range(-(-size // count))]
             # Rows in random order, repeated where there are fewer than `size`: other neighbours and
             # places.
             rows = torch.cat(orders)[:size]
@@ -121,42 +121,42 @@ class RowProof:
 
     def _in_blocks(self, granule: int) -> list[torch.Tensor] | None:
         """Return pool row digests, or None if place or neighbours matter."""
-        generator, found = torch.Generator().manual_seed(granule), []
-        known = max(2 * granule, _FEWEST)  # twice, so that a row meets others in every block
+        generator, digests = torch.Generator().manual_seed(granule), []
+        count = max(2 * granule, _FEWEST)  # twice, so that a row meets others in every block
         for kind in (TYPICAL, WILD):
-            blocks = torch.split(torch.arange(known), granule)
+            blocks = torch.split(torch.arange(count), granule)
             expected = torch.cat([self._digests(kind, rows) for rows in blocks])
             # Each pass has known / granule rows at every place.
-            passes = -(-self._passes * granule // known) if kind == TYPICAL else 1
+            passes = -(-self._passes * granule // count) if kind == TYPICAL else 1
             for _ in range(passes):
-                for rows in torch.split(torch.randperm(known, generator=generator), granule):
+                for rows in torch.split(torch.randperm(count, generator=generator), granule):
                     if not torch.equal(self._digests(kind, rows), expected[rows]):
                         return None
-            found.append(expected)
-        return found
+            digests.append(expected)
+        return digests
 
     def _digests(self, kind: int, rows: torch.Tensor) -> torch.Tensor:
         """Return a number per row that any changed bit would change."""
-        parts = [part.detach().flatten(1) for part in self._trial(kind, rows)]
-        numbers = sum(part.shape[1] for part in parts)
+        outputs = [output.detach().flatten(1) for output in self._trial(kind, rows)]
+        numbers = sum(output.shape[1] for output in outputs)
         # One sum of few terms has the same bits in another order in about a third of all draws.
-        few = parts[0].shape[1] < 4
+        few = outputs[0].shape[1] < 4
         self._passes = (12 if few else 3) if numbers < 1000 else (3 if few else 1)
         digest = torch.zeros(len(rows), dtype=torch.int64)
-        for part in parts:
+        for output in outputs:
             # Modulo 2⁶⁴; the factor makes the order of the parts count.
-            digest = digest * 0x9E3779B1 + _digest(part).cpu()
+            digest = digest * 0x9E3779B1 + _digest(output).cpu()
         return digest
 
 
-def _digest(part: torch.Tensor) -> torch.Tensor:
+def _digest(rows: torch.Tensor) -> torch.Tensor:
     """Return Σᵢ bitsᵢ·wᵢ per row, odd weights modulo 2³²; NaNs are equal."""
-    digest = torch.zeros(len(part), dtype=torch.int64, device=part.device)
-    for columns in torch.split(part.float(), 2**16, dim=1):
+    digest = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    for columns in torch.split(rows.float(), 2**16, dim=1):
         if bool(columns.sum().isnan()):
             # NaNs of one row may differ in meaningless bits; one number replaces all.
             columns = torch.where(columns.isnan(), 1.5e-42, columns)  # noqa: PLW2901
-        places = torch.arange(columns.shape[1], dtype=torch.int32, device=part.device)
+        places = torch.arange(columns.shape[1], dtype=torch.int32, device=rows.device)
         # An odd weight is invertible modulo 2³², so that no change of a single number is lost.
         bits = columns.contiguous().view(torch.int32) * (places * -1640531535 | 1)
         digest = digest * 0x2545F491 + bits.sum(1)
@@ -219,7 +219,7 @@ def pool(model: nn.Module, task: Task) -> tuple[torch.Tensor, torch.Tensor]:
 def draws(start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return TYPICAL and WILD trial parameters on ``start``'s device, shape (d,)."""
     generator = torch.Generator().manual_seed(1)
-    one, two = (torch.randn(start.numel(), generator=generator) for _ in range(2))
-    typical = start.detach().cpu() * (1 + one / 8) + two / 64
-    wild = one * 10.0 ** (4 * two)
+    first, second = (torch.randn(start.numel(), generator=generator) for _ in range(2))
+    typical = start.detach().cpu() * (1 + first / 8) + second / 64
+    wild = first * 10.0 ** (4 * second)
     return typical.to(start.device), wild.to(start.device)

@@ -42,7 +42,7 @@ class SiteMeasures:
 
     Attributes:
         metrics: name → value.
-        asked: sites whose test was wanted.
+        asked: sites that were asked for a test.
         counted: metric → number of sites in its mean.
         missing: site → reason why none of its metrics is counted.
         by_site: site → metric → value; for the end of a simulation, not for the journal.
@@ -56,7 +56,7 @@ class SiteMeasures:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The journal's entry on tested sites; empty without such tests."""
+        """The journal's entry on tested sites; empty without tests."""
         if not self.asked:
             return {}
         counted, missing = dict(self.counted), dict(self.missing)
@@ -64,9 +64,7 @@ class SiteMeasures:
 
 
 def is_error(metric: str) -> bool:
-    """Return whether a smaller value of the metric is better.
-
-    True for a loss or an error.
+    """Return whether a smaller value of the metric is better, as of a loss or an error.
 
     >>> is_error("personal-loss"), is_error("site-mse-worst"), is_error("accuracy-private")
     (True, True, False)
@@ -92,11 +90,11 @@ def worst_tenth(metric: str, values: Sequence[float]) -> float:
         return float(np.mean(ordered[-number:] if is_error(metric) else ordered[:number]))
 
 
-def means(found: Mapping[str, Mapping[str, float]], prefix: str) -> dict[str, float]:
+def means(by_site: Mapping[str, Mapping[str, float]], prefix: str) -> dict[str, float]:
     """Return each metric's mean and worst tenth over the sites.
 
     Args:
-        found: site → metric → value; a metric that a site lacks is taken over the others.
+        by_site: site → metric → value; a metric that a site lacks is taken over the others.
         prefix: prefix of the names.
 
     >>> sites = {"a": {"accuracy": 0.5}, "b": {"accuracy": 1.0, "loss": 0.25}}
@@ -104,18 +102,19 @@ def means(found: Mapping[str, Mapping[str, float]], prefix: str) -> dict[str, fl
     (0.75, 0.5)
     """
     metrics: dict[str, float] = {}
-    for name in _names(found):
-        values = [facts[name] for facts in found.values() if name in facts]
+    for name in _names(by_site):
+        values = [facts[name] for facts in by_site.values() if name in facts]
         with np.errstate(over="ignore", invalid="ignore"):
             metrics[f"{prefix}{name}"] = float(np.mean(values))
         metrics[f"{prefix}{name}{WORST}"] = worst_tenth(name, values)
     return metrics
 
 
-def counts(found: Mapping[str, Mapping[str, float]], prefix: str) -> dict[str, int]:
+def counts(by_site: Mapping[str, Mapping[str, float]], prefix: str) -> dict[str, int]:
     """Return the number of sites in each mean, without worst tenths."""
     return {
-        f"{prefix}{name}": sum(name in facts for facts in found.values()) for name in _names(found)
+        f"{prefix}{name}": sum(name in facts for facts in by_site.values())
+        for name in _names(by_site)
     }
 
 
@@ -137,6 +136,6 @@ def in_brief(event: Mapping[str, Any]) -> str:
     return text
 
 
-def _names(found: Mapping[str, Mapping[str, float]]) -> list[str]:
-    known = set().union(*found.values())
-    return [name for name in METRICS if name in known]
+def _names(by_site: Mapping[str, Mapping[str, float]]) -> list[str]:
+    names = set().union(*by_site.values())
+    return [name for name in METRICS if name in names]

@@ -82,8 +82,8 @@ class Task:
         if self.scaling:
             across = (len(self.scaling), *[1] * (features.ndim - 2))
             mean, std = (
-                np.array(each, np.float32).reshape(across)
-                for each in zip(*self.scaling, strict=True)
+                np.array(numbers, np.float32).reshape(across)
+                for numbers in zip(*self.scaling, strict=True)
             )
             features = (features - mean) / std
         return self.embedding(features) if self.embedding else features

@@ -83,13 +83,13 @@ class Influence:
         Raises:
             LookupError, TypeError, ValueError: the round is incomplete; it is not added.
         """
-        found, fresh = self._step(event), int(event["round"]) == 1
+        step, fresh = self._step(event), int(event["round"]) == 1
         asked, taken_back = set(event["asked"]), dict(event.get("taken-back", {}))
-        lost = {site: float(part) for site, part in taken_back.items()}
+        lost = {site: float(removed) for site, removed in taken_back.items()}
         if fresh:
             self.models, self._asked = [], set()
         self._asked |= asked
-        self.last = found
+        self.last = step
         count = max(self.last, default=-1) + 1
         # A new model starts from the first one before this round, or from the initial one.
         first = self.models[0] if self.models and event.get("from-first") else {}
@@ -100,40 +100,40 @@ class Influence:
                 # Not below 0; ∞ removes all, and a rest of rounding size counts as 0.
                 rest = parts[site] - lost[site]
                 parts[site] = rest if rest > _ROUNDING * parts[site] else 0.0
-            parts.update((site, past * part) for site, part in tuple(parts.items()))
+            parts.update((site, past * weight) for site, weight in tuple(parts.items()))
         for model, parts in self.last.items():
-            for site, part in parts.items():
-                self.models[model][site] = self.models[model].get(site, 0.0) + part
+            for site, weight in parts.items():
+                self.models[model][site] = self.models[model].get(site, 0.0) + weight
 
     def shares(self, model: int = 0) -> Parts:
         """Return each site's share of a model, 0 without a part."""
-        found = shares_of(self.models[model] if model < len(self.models) else {})
+        shares = shares_of(self.models[model] if model < len(self.models) else {})
         if len(self.models) > 1:
-            return found
-        return {**dict.fromkeys(sorted(self._asked - found.keys()), 0.0), **found}
+            return shares
+        return {**dict.fromkeys(sorted(self._asked - shares.keys()), 0.0), **shares}
 
     def largest_shares(self, model: int) -> Parts:
         """Return :meth:`shares`, limited to the ``MOST_SHARES`` largest."""
         parts = self.models[model]
-        known = len(parts if len(self.models) > 1 else self._asked | parts.keys())
-        if known <= MOST_SHARES:
+        sites = len(parts if len(self.models) > 1 else self._asked | parts.keys())
+        if sites <= MOST_SHARES:
             return self.shares(model)
         total = sum(parts.values())
         most = heapq.nlargest(MOST_SHARES, parts.items(), key=lambda pair: pair[1])
-        return {site: part / total if total > 0 else 0.0 for site, part in most}
+        return {site: weight / total if total > 0 else 0.0 for site, weight in most}
 
     def deciding(self) -> Iterator[Decides]:
-        """Yield sites with more than half of a step or model.
-
-        The step is that of the last round.
+        """Yield sites with more than half of the last round's step, or of a model.
 
         A model of fewer than ``LEAST_SITES`` sites is skipped.
         """
-        for model, known in enumerate(self.models):
-            sites = len(known) if len(self.models) > 1 else len(self._asked | known.keys())
+        for model, model_parts in enumerate(self.models):
+            sites = (
+                len(model_parts) if len(self.models) > 1 else len(self._asked | model_parts.keys())
+            )
             if sites < LEAST_SITES:
                 continue
-            for of, parts in (("round", self.last.get(model, {})), ("model", known)):
+            for of, parts in (("round", self.last.get(model, {})), ("model", model_parts)):
                 site, share = largest(parts)
                 if share > HALF + _ROUNDING:
                     yield Decides(of, model, site, share)
@@ -146,12 +146,12 @@ class Influence:
         sites: Sequence[str] = event["accepted"]
         factor = float(gauges.get("server_rate", 1.0)) * float(event.get("scale", 1.0))
         groups = gauges.get("cluster", [0] * len(sites))
-        found: dict[int, Parts] = {}
+        parts: dict[int, Parts] = {}
         for site, weight, group in zip(sites, weights, groups, strict=True):
-            found.setdefault(int(group), {})[site] = factor * float(weight)
-        if not all(math.isfinite(part) for of in found.values() for part in of.values()):
+            parts.setdefault(int(group), {})[site] = factor * float(weight)
+        if not all(math.isfinite(weight) for of in parts.values() for weight in of.values()):
             raise ValueError("weights that are no numbers")
-        return found
+        return parts
 
 
 def influence_of(rounds: Iterable[Mapping[str, Any]]) -> Influence:
@@ -160,27 +160,31 @@ def influence_of(rounds: Iterable[Mapping[str, Any]]) -> Influence:
     Raises:
         DataError: a round is incomplete.
     """
-    found = Influence()
+    influence = Influence()
     try:
         for event in rounds:
-            found.add(event)
+            influence.add(event)
     except (LookupError, TypeError, ValueError, AttributeError):
         raise DataError("the journal is damaged: a round in it is incomplete") from None
-    return found
+    return influence
 
 
 def warning_lines(rounds: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield a line for each site that decides a model or steps."""
-    found, steps = Influence(), Counter[tuple[int, str]]()
+    influence, steps = Influence(), Counter[tuple[int, str]]()
     for event in rounds:
-        found.add(event)
-        steps.update((one.model, one.site) for one in found.deciding() if one.of == "round")
-    of = " {}" if len(found.models) > 1 else ""
-    for one in found.deciding():
-        if one.of == "model":
-            model = of.format(one.model)
-            share = f"{one.share:.0%}"
-            yield f"site {one.site} decides {share} of the model{model}, more than {HALF:.0%}"
+        influence.add(event)
+        steps.update(
+            (decision.model, decision.site)
+            for decision in influence.deciding()
+            if decision.of == "round"
+        )
+    of = " {}" if len(influence.models) > 1 else ""
+    for decision in influence.deciding():
+        if decision.of == "model":
+            model = of.format(decision.model)
+            share = f"{decision.share:.0%}"
+            yield f"site {decision.site} decides {share} of the model{model}, more than {HALF:.0%}"
     for (number, site), count in steps.items():
         times = f"{count} round" + "s" * (count > 1)
         model = of.format(number)
@@ -188,18 +192,16 @@ def warning_lines(rounds: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def shares_line(rounds: Iterable[Mapping[str, Any]], *, named: bool) -> str:
-    """Return the model's largest shares for the log.
-
-    Empty unless there is exactly one model.
+    """Return the model's largest shares for the log; empty unless there is exactly one model.
 
     Args:
         rounds: of the journal.
         named: whether sites may be named, see ``server_app/run/rounds.py``.
     """
-    found = influence_of(rounds)
-    if len(found.models) != 1:
+    influence = influence_of(rounds)
+    if len(influence.models) != 1:
         return ""
-    shares = sorted(found.shares().items(), key=lambda pair: -pair[1])
+    shares = sorted(influence.shares().items(), key=lambda pair: -pair[1])
     shown = [f"{site} {share:.0%}" if named else f"{share:.0%}" for site, share in shares]
     more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
     return "shares of the model: " + ", ".join(shown[:_NAMED]) + more
@@ -212,17 +214,15 @@ def shares_of(parts: Mapping[str, float]) -> Parts:
     {'a': 0.75, 'b': 0.25}
     """
     total = sum(parts.values())
-    return {site: part / total if total > 0 else 0.0 for site, part in parts.items()}
+    return {site: weight / total if total > 0 else 0.0 for site, weight in parts.items()}
 
 
 def largest(parts: Mapping[str, float]) -> tuple[str, float]:
-    """Return the site with the largest part, and its share.
-
-    On ties the first one.
+    """Return the site with the largest part, on ties the first, and its share.
 
     >>> largest({"a": 3.0, "b": 1.0})
     ('a', 0.75)
     """
-    site, part = max(parts.items(), key=lambda pair: pair[1], default=("", 0.0))
+    site, weight = max(parts.items(), key=lambda pair: pair[1], default=("", 0.0))
     total = sum(parts.values())
-    return site, part / total if total > 0 else 0.0
+    return site, weight / total if total > 0 else 0.0

@@ -42,9 +42,9 @@ class Journal:
 
         The first event of each process carries the number of the journal's format.
         """
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        moment = datetime.now(UTC).isoformat(timespec="milliseconds")
         said = {key: plain(value) for key, value in facts.items()}
-        line = {"event": event, "at": at, **self._format, **said}
+        line = {"event": event, "at": moment, **self._format, **said}
         self._format = {}
         # A line in one write, and flushed: a crash of the process loses no earlier line.
         self._file.write(json.dumps(line) + "\n")
@@ -93,9 +93,7 @@ def check_format(events: Sequence[Event]) -> None:
 
 
 def finished_rounds(events: Sequence[Event]) -> list[Event]:
-    """Return the rounds among ``events`` with numeric fields as floats.
-
-    Infinite and NaN numbers too.
+    """Return the rounds among ``events``, numeric fields as floats, also infinite and NaN ones.
 
     A journal holds every attempt at its run. The rounds are those of the last attempt that finished
     any: a restart replaces all rounds, a resumed run those after its checkpoint.
@@ -104,19 +102,21 @@ def finished_rounds(events: Sequence[Event]) -> list[Event]:
         DataError: a round lacks a field, or a field is wrong.
     """
     rounds: dict[int, Event] = {}
-    kept = None  # earlier rounds up to this number are kept once another round is finished
+    last_kept = None  # earlier rounds up to this number are kept once another round is finished
     try:
         for event in events:
             if event["event"] == "run-started":
-                kept = 0
+                last_kept = 0
             elif event["event"] == "run-resumed":
-                kept = int(event.get("after_round", len(rounds)))
+                last_kept = int(event.get("after_round", len(rounds)))
             elif event["event"] == "round":
-                if kept is not None:
-                    rounds = {number: one for number, one in rounds.items() if number <= kept}
-                    kept = None
-                found = _round(event)
-                rounds[found["round"]] = found
+                if last_kept is not None:
+                    rounds = {
+                        number: fact for number, fact in rounds.items() if number <= last_kept
+                    }
+                    last_kept = None
+                finished = _round(event)
+                rounds[finished["round"]] = finished
         return list(rounds.values())
     except (LookupError, TypeError, ValueError, AttributeError):
         raise DataError("the journal is damaged: a round in it is incomplete") from None

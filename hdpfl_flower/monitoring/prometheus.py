@@ -1,6 +1,4 @@
-"""Export of readings to Prometheus, by HTTP or file.
-
-As text, or as OpenMetrics with times.
+"""Export of readings to Prometheus, by HTTP or file, as text or as OpenMetrics with times.
 
 Shared by the exporters of both command lines, which supply the readings.
 """
@@ -55,8 +53,8 @@ class Exporter:
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics in prometheus-client's form."""
         with self._lock:
-            found = [reading for reading in self._read() if reading.series in self._mine]
-        yield from families(found)
+            readings = [reading for reading in self._read() if reading.series in self._mine]
+        yield from families(readings)
 
     def registry(self) -> CollectorRegistry:
         """Return a registry of this collector only, without process and platform."""
@@ -88,7 +86,7 @@ class Address:
         port: TCP port.
         certificate: PEM file, for TLS; needs the next two.
         key: its private key.
-        clients: PEM file of the authority whose certificates a client must show.
+        clients: PEM file of the authority of the clients' certificates.
         names: further names of this machine that requests may use.
         token: required from each request; empty: none.
     """
@@ -127,8 +125,8 @@ class Address:
         A web page can make its own name resolve to this machine (DNS rebinding), and sends
         that name. An IP address is not a name: it counts if other machines may ask at all.
         """
-        found = re.fullmatch(r"\[?([^][@/]+?)\]?(:[0-9]+)?", host)
-        name = found[1].lower() if found else ""
+        match = re.fullmatch(r"\[?([^][@/]+?)\]?(:[0-9]+)?", host)
+        name = match[1].lower() if match else ""
         if name in {self.host.lower(), *map(str.lower, self.names)}:
             return True
         return _is_loopback(name) or (not self.local and _is_ip(name))
@@ -162,10 +160,10 @@ def families(readings: Iterable[Reading]) -> Iterator[Metric]:
     """
     from prometheus_client import Metric
 
-    found: dict[Series, dict[tuple[str, ...], list[Reading]]] = {}
+    by_series: dict[Series, dict[tuple[str, ...], list[Reading]]] = {}
     for reading in readings:
-        found.setdefault(reading.series, {}).setdefault(reading.labels, []).append(reading)
-    for series, by_labels in found.items():
+        by_series.setdefault(reading.series, {}).setdefault(reading.labels, []).append(reading)
+    for series, by_labels in by_series.items():
         info = series.unit == "info"
         # In OpenMetrics a family's name lacks the suffix of its samples.
         family = series.name.removesuffix("_info" if info else "_total")
@@ -180,9 +178,7 @@ def families(readings: Iterable[Reading]) -> Iterator[Metric]:
 
 
 def serve(exposition: Exporter, address: Address) -> tuple[Callable[[], None], str]:
-    """Serve ``http(s)://<host>:<port>/metrics`` in a thread.
-
-    Returns a function that stops it, and its address.
+    """Serve ``http(s)://<host>:<port>/metrics`` in a thread; return its stop and its address.
 
     Raises:
         DeploymentError: the address cannot be bound, or a TLS file is missing or wrong.
@@ -191,13 +187,13 @@ def serve(exposition: Exporter, address: Address) -> tuple[Callable[[], None], s
     from prometheus_client.exposition import ThreadingWSGIServer
 
     try:
-        family, *_, found = socket.getaddrinfo(
+        family, *_, resolved = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         kind = type("Server", (ThreadingWSGIServer,), {"address_family": family})
         app = _guarded(make_wsgi_app(exposition.registry()), address)
         tls = _tls(address)
-        server: WSGIServer = make_server(str(found[0]), address.port, app, kind, _SilentHandler)
+        server: WSGIServer = make_server(str(resolved[0]), address.port, app, kind, _SilentHandler)
         if tls is not None:
             server.socket = tls.wrap_socket(server.socket, server_side=True)
     except OSError as error:
@@ -258,9 +254,9 @@ def serve_until_ended(
     """
     ended = Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    stop, at = serve(exposition, address)
+    stop, authority = serve(exposition, address)
     try:
-        report_url(f"{'https' if address.mutual else 'http'}://{at}/metrics")
+        report_url(f"{'https' if address.mutual else 'http'}://{authority}/metrics")
         ended.wait()
     finally:
         stop()

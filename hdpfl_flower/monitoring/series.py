@@ -96,10 +96,10 @@ UNREADABLE = _ours("run_unreadable", "events", "Events of the journal that could
 
 FILE_SIZE = Series("coordinator", "file_size", "bytes", "Size of a file of --watch.", ("file",))
 FILE_FREE = Series("coordinator", "file_free", "bytes", "Free space of its disk.", ("file",))
+_CERTIFICATE = "When a certificate of --watch ends."
 CERTIFICATE_END = Series(
-    "coordinator", "certificate_end_timestamp", "seconds", "When a certificate of --watch ends.",
-    ("file",),
-)  # fmt: skip
+    "coordinator", "certificate_end_timestamp", "seconds", _CERTIFICATE, ("file",)
+)
 
 # --- the coordinator: a round ---------------------------------------------------------------------
 
@@ -180,19 +180,15 @@ SITE_ACCEPTED = _ours("site_accepted", "rounds", "Rounds that used it.", "site",
 SITE_ONLINE = _ours(
     "site_online", "bool", "Whether its node is heard; 0: it was online in the run.", "site"
 )
-SITE_ABSENT = _ours(
-    "site_absent", "rounds", "Rounds that ended while it was offline, online before.", "site",
-    counter=True,
-)  # fmt: skip
+_ABSENT = "Rounds that ended while it was offline, online before."
+SITE_ABSENT = _ours("site_absent", "rounds", _ABSENT, "site", counter=True)
 PENDING_SITES = _ours("run_pending", "sites", "Sites online whose operators have not decided.")
 ENDED = _ours("run_ended", "bool", "How its last attempt ended, 1 for one of them.", "how")
 SITE_LATE = _ours(
     "site_late", "rounds", "Rounds that ended before its reply.", "site", counter=True
 )
-SITE_BAD = _ours(
-    "site_bad", "updates", "Its updates that were malformed or refused by guard.", "site",
-    counter=True,
-)  # fmt: skip
+_BAD = "Its updates that were malformed or refused by guard."
+SITE_BAD = _ours("site_bad", "updates", _BAD, "site", counter=True)
 CLUSTERS = _ours("clustering", "clusters", "Number of models, one a cluster.")
 MSS = _ours("clustering_mss", "score", "Least separation of two clusters.")
 LAST_SOFT = _ours("clustering_last_soft", "round", "Last round that clusters softly.")
@@ -232,17 +228,10 @@ SIGNAL = _sites(
     "Longest update that batches of the expected size can give, over the length of its noise.",
     "run",
 )
-RELEASES = _sites(
-    "run", "releases", "Releases by kind and status: reserved, sealed, sent, lost.",
-    "run", "kind", "status",
-)  # fmt: skip
-REFUSED = _sites(
-    "refused",
-    "requests",
-    "Requests without an update: declined or failed, and the reason.",
-    "answer", "reason",
-    counter=True,
-)  # fmt: skip
+_STATUS = "Releases by kind and status: reserved, sealed, sent, lost."
+RELEASES = _sites("run", "releases", _STATUS, "run", "kind", "status")
+_REFUSED = "Requests without an update: declined or failed, and the reason."
+REFUSED = _sites("refused", "requests", _REFUSED, "answer", "reason", counter=True)
 PENDING_REQUESTS = _sites("pending", "requests", "Runs that wait for the operator's decision.")
 LAST_REFUSED = _sites("last_refused_timestamp", "seconds", "When the last of them arrived.")
 
@@ -257,10 +246,12 @@ ANCHORED = _sites("ledger_anchored", "bool", "Whether an anchor guards against a
 LEDGER_FREE = _sites("ledger_free", "bytes", "Free space of the ledger's disk.")
 PROFILE = _sites("profile_readable", "bool", "Whether the profile can be read and is valid.")
 
-SERIES: tuple[Series, ...] = tuple(each for each in vars().values() if isinstance(each, Series))
+SERIES: tuple[Series, ...] = tuple(
+    series for series in vars().values() if isinstance(series, Series)
+)
 """All series, in the order of this file."""
 
 
 def series_at(place: Place) -> Iterable[Series]:
     """Return the series that the exporter of ``place`` may show."""
-    return tuple(each for each in SERIES if each.at == place)
+    return tuple(series for series in SERIES if series.at == place)

@@ -1,6 +1,6 @@
 """Privacy accounting: cost of noisy steps, noise for a budget.
 
-Events say what happened (dp-accounting's ``DpEvent``), apart from what it costs. Costs come from
+Events (dp-accounting's ``DpEvent``) are mechanisms, apart from their cost. Costs come from
 privacy-loss distributions (PLD) with pessimistic estimates; every number is rounded to the side
 that protects: ε up, noise up. Relation: add/remove one record. Sampling: Poisson.
 
@@ -48,7 +48,7 @@ class Steps:
 class Gaussians:
     """Releases of given noise: ``count`` times N(0, z²), sensitivity ≤ 1.
 
-    Private selections are such releases (``noisy_max.py``).
+    Private selections are among them (``noisy_max.py``).
     """
 
     noise_multiplier: float
@@ -59,7 +59,7 @@ class Gaussians:
 class PureSelections:
     """ε-DP releases with δ = 0 (``exponential_mechanism.py``): ``count`` times ``epsilon``.
 
-    Charged as randomized response at ε, of which every such release is a post-processing (Kairouz,
+    Charged as randomized response at ε, from which the release follows by post-processing (Kairouz,
     Oh and Viswanath, ICML 2015): its loss is ε or −ε, as that of geometric noise on one count.
     The grid rounds each loss up, by less than the interval: 20 of them by 0.2 % of a run's ε.
     """
@@ -82,7 +82,7 @@ def event_of(
     f is the steps' ``noise_factor``.
 
     One full-batch step (``sampling_prob`` 1) is a plain Gaussian under add/remove. The releases
-    ``beside`` the training are part of what happens, with noise of their own.
+    ``beside`` the training are part of the event, with noise of their own.
 
     Raises:
         AccountingError: a probability outside (0, 1], a negative count, or noise or an ε ≤ 0.
@@ -93,7 +93,7 @@ def event_of(
         raise AccountingError(
             "noise multipliers, and the epsilon of pure releases, must be positive"
         )
-    if any(one.count < 0 for one in beside):
+    if any(release.count < 0 for release in beside):
         raise AccountingError("a count must be >= 0")
     events: list[dp_accounting.DpEvent] = []
     for steps in merge(schedule):
@@ -103,34 +103,36 @@ def event_of(
             event = dp_accounting.PoissonSampledDpEvent(steps.sampling_prob, event)
         events.append(dp_accounting.SelfComposedDpEvent(event, steps.count))
     events += [
-        dp_accounting.SelfComposedDpEvent(_once(one), one.count) for one in beside if one.count
+        dp_accounting.SelfComposedDpEvent(_once(release), release.count)
+        for release in beside
+        if release.count
     ]
     return dp_accounting.ComposedDpEvent(events) if events else dp_accounting.NoOpDpEvent()
 
 
-def _once(one: ExtraRelease) -> dp_accounting.DpEvent:
+def _once(release: ExtraRelease) -> dp_accounting.DpEvent:
     from dp_accounting.dp_event import DiscreteLaplaceDpEvent, GaussianDpEvent
 
-    if isinstance(one, Gaussians):
-        return GaussianDpEvent(one.noise_multiplier)
+    if isinstance(release, Gaussians):
+        return GaussianDpEvent(release.noise_multiplier)
     # Noise on whole numbers, P(k) ∝ e^(−ε·|k|), moved by one record: the loss is ε for k ≤ 0 and −ε
     # above, as that of randomized response.
-    return DiscreteLaplaceDpEvent(one.epsilon, sensitivity=1)
+    return DiscreteLaplaceDpEvent(release.epsilon, sensitivity=1)
 
 
-def _noise_of(one: ExtraRelease) -> float:
+def _noise_of(release: ExtraRelease) -> float:
     """Return the Gaussian multiplier of equal loss variance; ≤ 0: none."""
-    if isinstance(one, Gaussians):
-        return one.noise_multiplier
+    if isinstance(release, Gaussians):
+        return release.noise_multiplier
     # The standard deviation of the loss: about ε for ±ε, and 1/z for a Gaussian.
-    return 1 / one.epsilon if one.epsilon > 0 else math.nan
+    return 1 / release.epsilon if release.epsilon > 0 else math.nan
 
 
 def epsilon_of(event: dp_accounting.DpEvent, delta: float, interval: float | None = None) -> float:
     """Return ε of ``event`` at ``delta``, an upper bound.
 
     Args:
-        event: what happened, see :func:`event_of`.
+        event: of the mechanisms, see :func:`event_of`.
         delta: the δ of the statement, at least 1e-10.
         interval: width of the PLD's grid of privacy losses; None: :func:`interval_for` the ε that
             a coarse grid finds.
@@ -205,15 +207,15 @@ def calibrate(
         the noise of a site.
 
     Raises:
-        AccountingError: ε or δ out of range, no noise between 1e-3 and 1e6 fits, or what happens
-            beside the training takes all of ε.
+        AccountingError: ε or δ out of range, no noise between 1e-3 and 1e6 fits, or the releases
+            beside the training take all of ε.
     """
     if epsilon == math.inf:
         return 0.0
     if not epsilon > 0:
         raise AccountingError("epsilon must be positive")
     _check_delta(delta)
-    merged, beside = tuple(merge(schedule)), tuple(one for one in beside if one.count)
+    merged, beside = tuple(merge(schedule)), tuple(release for release in beside if release.count)
     # Verified first: no noise of the steps could bring the cost of the rest below ε.
     if beside:
         alone = epsilon_of(event_of((), 1.0, beside), delta, interval_for(epsilon, 1))
@@ -241,9 +243,9 @@ def _search(
     fine = _cost_on(1, schedule, epsilon, delta, beside)
     low, high = _bracket(coarse, epsilon, start=_gaussian_guess(schedule, epsilon, delta, beside))
     low, high = _narrow(coarse, epsilon, low, high, 20 * _TOLERANCE)
-    found = _confirm(fine, epsilon, high, _slope(coarse, low, high))
-    if found:
-        return found
+    confirmed = _confirm(fine, epsilon, high, _slope(coarse, low, high))
+    if confirmed:
+        return confirmed
     low, high = _bracket(fine, epsilon, start=high, factor=1 + 4 * _TOLERANCE)
     return _narrow(fine, epsilon, low, high, _TOLERANCE)[1]
 
@@ -293,7 +295,7 @@ def _gaussian_guess(
     # μ² that (ε, δ) affords, roughly; the bracket corrects a bad guess.
     whole = (epsilon / (math.sqrt(2 * math.log(1 / delta)) + math.sqrt(epsilon))) ** 2
     # Gaussians compose as Σ 1/z². The floor of 1 % below keeps the guess finite.
-    spent = sum(one.count / _noise_of(one) ** 2 for one in beside)
+    spent = sum(release.count / _noise_of(release) ** 2 for release in beside)
     mass = sum(s.count * (s.sampling_prob / s.noise_factor) ** 2 for s in schedule)
     return 1 / math.sqrt(math.log1p(max(whole - spent, 0.01 * whole) / mass))
 
@@ -363,5 +365,5 @@ def merge(schedule: Schedule) -> list[Steps]:
 def _round_up(z: float) -> float:
     """Return ``z`` with six significant digits, rounded up (more noise)."""
     digits = _DIGITS - 1 - math.floor(math.log10(z))
-    # The 1e-9 absorbs the error of the product: a z of six digits stays what it is.
+    # The 1e-9 absorbs the error of the product: a z of six digits stays the same.
     return math.ceil(z * 10.0**digits - 1e-9) / 10.0**digits

@@ -2,7 +2,7 @@
 
 Andrew, Thakkar, McMahan and Ramaswamy, Differentially Private Learning with Adaptive Clipping
 (NeurIPS 2021), Algorithm 1: each client's bit says whether its update lies within the clip norm S;
-the share b̄ of such bits, noised, moves S ← S·exp(−η_b·(b̄ − κ)) towards the κ-quantile. More than
+the noised share b̄ of set bits moves S ← S·exp(−η_b·(b̄ − κ)) towards the κ-quantile. More than
 κ within: S falls. (Flower 1.42 noises the bit "was clipped" and keeps the sign, so it moves away
 from the quantile: ``tests/hdpfl_flower/privacy/test_adaptive_clipping.py`` holds both against a
 sample.)
@@ -74,7 +74,7 @@ def share_within(within: int, count: int, expected: float, noise: float) -> floa
     """Return b̄, the noisy share of unclipped updates, in [0, 1].
 
     The bits are counted less ½ and divided by a constant, so that neither the sensitivity (½) nor
-    the divisor depends on who took part; what lies outside of [0, 1] is noise alone.
+    the divisor depends on the participants; a value outside of [0, 1] is noise alone.
 
     Args:
         within: bits that are 1.

@@ -24,8 +24,8 @@ def affordable_rounds(
 ) -> int:
     """Return the rounds that (ε, δ) pays for, 0 to ``most``.
 
-    Rounded down, and searched from below: what is tried never costs much more than ε, so no noise
-    multiplier, however small, makes the accountant's grid large.
+    Rounded down, and searched from below: no trial costs much more than ε, so no noise multiplier,
+    however small, makes the accountant's grid large.
 
     Raises:
         AccountingError: ε or δ out of range, or no noise at all pays for a round.
@@ -54,7 +54,7 @@ def charge_for(
     """Return the ε to charge for ``rounds`` rounds, rounded up.
 
     Guarantees:
-        Not below what the rounds cost, also when that is computed again on the grid that belongs
+        Not below the cost of the rounds, also when that is computed again on the grid that belongs
         to the charge, and not above ``epsilon``.
 
     Raises:

@@ -1,7 +1,7 @@
 """Empirical lower bound on ε from scores of planted canaries.
 
 A tester plants records (canaries), each with a coin of its own that says whether it takes part, and
-gives each a score from what was released. Where the mechanism is Gaussian and no canary touches
+gives each a score from the releases. Where the mechanism is Gaussian and no canary touches
 another's score, the scores are N(0, σ²) without and N(D, σ²) with the canary, and all that can be
 known of one record is μ = D/σ (Gaussian differential privacy). So many canaries in one run give a
 confidence bound on μ, and with it on ε at every δ. It can show that a claim is false; it can never
@@ -91,8 +91,8 @@ class Guesses:
 
     def epsilon(self, delta: float) -> float:
         """Return the estimate of ε at ``delta``; half a record is added to every count."""
-        found = (self.found + 0.5) / (self.members + 1)
-        return self._epsilon(delta, found, (self.mistaken + 0.5) / (self.others + 1))
+        hits = (self.found + 0.5) / (self.members + 1)
+        return self._epsilon(delta, hits, (self.mistaken + 0.5) / (self.others + 1))
 
     def epsilon_bound(self, delta: float, error_rate: float) -> float:
         """Return a number that is above the true ε in at most ``error_rate`` of all runs.
@@ -101,17 +101,17 @@ class Guesses:
         must be independent.
         """
         half = error_rate / 2
-        found = _least_share(self.found, self.members, half)
+        hits = _least_share(self.found, self.members, half)
         mistaken = 1 - _least_share(self.others - self.mistaken, self.others, half)
-        return self._epsilon(delta, found, mistaken)
+        return self._epsilon(delta, hits, mistaken)
 
-    def _epsilon(self, delta: float, found: float, mistaken: float) -> float:
+    def _epsilon(self, delta: float, hits: float, mistaken: float) -> float:
         if self.gaussian:
-            if found <= mistaken:
+            if hits <= mistaken:
                 return 0.0
-            return gaussian_epsilon(float(ndtri(found) - ndtri(mistaken)), delta)
+            return gaussian_epsilon(float(ndtri(hits) - ndtri(mistaken)), delta)
         # P(guess | in) ≤ e^ε·P(guess | out) + δ, and the same of the opposite guess.
-        ratios = ((found - delta, mistaken), (1 - mistaken - delta, 1 - found))
+        ratios = ((hits - delta, mistaken), (1 - mistaken - delta, 1 - hits))
         return max(
             [0.0] + [math.log(above / below) for above, below in ratios if above > below > 0]
         )
@@ -140,8 +140,8 @@ def guesses_of(
     guessed, count = scores > cut, int(members.sum())
     if not 0 < count < members.size:
         raise AccountingError("audit: too few canaries; some must be in and some out")
-    found, mistaken = int((guessed & members).sum()), int((guessed & ~members).sum())
-    return Guesses(count, found, members.size - count, mistaken, gaussian)
+    hits, mistaken = int((guessed & members).sum()), int((guessed & ~members).sum())
+    return Guesses(count, hits, members.size - count, mistaken, gaussian)
 
 
 def _least_share(count: int, of: int, error_rate: float) -> float:

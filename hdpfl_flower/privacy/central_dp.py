@@ -2,12 +2,12 @@
 
 FedHDP, Algorithm 1 (the step within a level) with the accounting that it leaves open: the unit is
 one client with all of its records, the relation add/remove one client, the adversary sees the
-models of all rounds and not who took part. Each round takes every client with probability q
+models of all rounds, not the participants. Each round takes every client with probability q
 (Poisson), so that q amplifies; sums are divided by the constant q·Nⱼ, never by the number of
 replies.
 
-The clipping bits of all levels go into one noised sum; each level's update noise is what its (ε, δ)
-asks for after the bits are paid (``adaptive_clipping.py``).
+The clipping bits of all levels go into one noised sum; each level's update noise follows from its
+(ε, δ) after the bits are paid (``adaptive_clipping.py``).
 """
 
 from __future__ import annotations
@@ -167,11 +167,11 @@ def clipped_sum(
         squares = np.array([square_sum(row) for row in rows], dtype=np.float64)
     norms = np.sqrt(squares[places])
     # NaN and infinity contribute nothing: 0·NaN would still be NaN.
-    kept = np.isfinite(norms)
+    finite = np.isfinite(norms)
     bound = clip_norm * _BELOW
     # min(1, S/‖u‖); the maximum avoids a division by a norm of 0.
-    scales = np.minimum(1.0, bound / np.maximum(norms[kept], bound))
-    total = exact_sum(scales, rows, places[kept])
+    scales = np.minimum(1.0, bound / np.maximum(norms[finite], bound))
+    total = exact_sum(scales, rows, places[finite])
     return total, int((norms < clip_norm * _AT).sum())
 
 
@@ -179,7 +179,7 @@ def noisy_mean(total: Floats, level: Level, clip_norm: float, stream: RandomStre
     """Return (total + N(0, (z·S)²)) / (q·Nⱼ) of a private level, shape ``(d,)``.
 
     Args:
-        total: the sum of the clipped updates, zeros where nobody replied: noise all the same.
+        total: the sum of the clipped updates, zeros without a reply: noise all the same.
         level: gives z and q·Nⱼ.
         clip_norm: S.
         stream: the server's noise, used up.

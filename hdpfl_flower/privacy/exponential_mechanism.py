@@ -3,7 +3,7 @@
 As in ``noisy_max.py`` the client counts, for each of M models, the records that the model gets
 right; here it adds independent Gumbel noise of scale 1/ε to each, and releases which is largest.
 
-**What a choice costs: ε, with δ = 0.** The largest of c_m + Gumbel/ε is model m with probability
+**A choice costs ε, with δ = 0.** The largest of c_m + Gumbel/ε is model m with probability
 p_m(c) = e^{ε·c_m} / Σ_k e^{ε·c_k} (the exponential mechanism; McSherry and Talwar, FOCS 2007).
 Adding a record adds v ∈ {0, 1}^M to c, so
 
@@ -102,24 +102,25 @@ def pure_selections(epsilon: float, delta: float, count: int) -> PureSelections:
     return PureSelections(math.floor(low * 10.0**digits) / 10.0**digits, count)
 
 
-def composed_delta(each: float, count: int, epsilon: float) -> float:
+def composed_delta(per_release: float, count: int, epsilon: float) -> float:
     """Return the exact δ of ``count`` pure-ε releases at ``epsilon``.
 
-    δ = Σ_l C(k, l)·max(0, e^{(k−l)·each} − e^{epsilon + l·each}) / (1 + e^each)^k (Kairouz, Oh and
-    Viswanath, The Composition Theorem for Differential Privacy, ICML 2015, Theorem 3.3).
+    With e the ε of a release: δ = Σ_l C(k, l)·max(0, exp((k−l)·e) − exp(epsilon + l·e)) / (1 +
+    exp(e))^k (Kairouz, Oh and Viswanath, The Composition Theorem for Differential Privacy, ICML
+    2015, Theorem 3.3).
 
     >>> round(composed_delta(1.0, 1, 0.0), 6)  # (e − 1)/(e + 1)
     0.462117
     """
     total = 0.0
-    # ln (1 + e^each)^count, without computing an e^each that may overflow.
-    whole = count * (each + math.log1p(math.exp(-each)))
+    # ln (1 + exp(per_release))^count, without the exponential, which may overflow.
+    whole = count * (per_release + math.log1p(math.exp(-per_release)))
     for failed in range(count + 1):
         # The exponents' difference; it falls with `failed`, so that no later term is positive.
-        over = (count - 2 * failed) * each - epsilon
+        over = (count - 2 * failed) * per_release - epsilon
         if over <= 0:
             break
         ways = math.lgamma(count + 1) - math.lgamma(failed + 1) - math.lgamma(count - failed + 1)
         # e^a − e^b = −e^a·(e^(b−a) − 1), with expm1 where the two are nearly equal.
-        total -= math.exp(ways + (count - failed) * each - whole) * math.expm1(-over)
+        total -= math.exp(ways + (count - failed) * per_release - whole) * math.expm1(-over)
     return total

@@ -10,7 +10,7 @@ the release's stream: of it and of the batches the bits are those of the CPU's a
 transform is the same in float64; its logarithms and cosines, so the normals' last bits, are the
 device's own.
 
-Simulation alone may derive the keys from a seed; then nobody is protected, and every report says
+Simulation alone may derive the keys from a seed; then no record is protected, and every report says
 so.
 """
 
@@ -59,7 +59,7 @@ class RandomStream:
         position: bytes taken so far.
     """
 
-    # Of draw_ahead: numbers a call, calls that are not drawn yet, and what is drawn and not taken.
+    # Of draw_ahead: numbers a call, calls not drawn yet, and the drawn numbers not taken yet.
     _count, _calls = 0, 0
     _drawn: Iterator[torch.Tensor] = iter(())
 
@@ -70,7 +70,7 @@ class RandomStream:
             key: of the stream.
             position: bytes that an interrupted seeded simulation took of it before.
         """
-        # CTR starts at any block of 16 bytes; what was taken of that block is dropped below.
+        # CTR starts at any block of 16 bytes; the bytes already taken of it are dropped below.
         blocks, rest = divmod(position, 16)
         cipher = Cipher(algorithms.AES(key), modes.CTR(blocks.to_bytes(16, "big")))
         self._encryptor, self.position = cipher.encryptor(), position - rest
@@ -85,8 +85,8 @@ class RandomStream:
     def bernoulli(self, count: int, probability: float) -> npt.NDArray[np.int64]:
         """Return the indices, ascending, of ``count`` independent trials that succeeded.
 
-        Each trial succeeds with ``probability`` rounded down to a multiple of 2⁻³², so that what
-        happens never exceeds what is accounted.
+        Each trial succeeds with ``probability`` rounded down to a multiple of 2⁻³², never more than
+        the accounted one.
         """
         if probability >= 1:
             return np.arange(count)
@@ -99,8 +99,7 @@ class RandomStream:
         """Let the next ``calls`` of ``normal(count)`` draw jointly.
 
         They return the same bits in the same order; short pieces of the stream cost less together.
-        No number is returned twice. Calls that are announced and not made waste what was drawn for
-        them.
+        No number is returned twice. Calls that are announced and not made waste their numbers.
         """
         self._count, self._calls, self._drawn = count, calls, iter(())
 
@@ -171,7 +170,7 @@ def _box_muller(streams: Sequence[RandomStream], calls: int, count: int) -> torc
 
     size, half = calls * _bytes_of(count), (count + 1) // 2
     words = torch.empty(len(streams) * size // 8 + _SLACK // 8 + 1, dtype=torch.int64)
-    # In order: what the cipher may leave behind its piece is overwritten by the next one's.
+    # In order: bytes that the cipher leaves behind its piece are overwritten by the next one's.
     source = words.numpy().data.cast("B")
     for number, stream in enumerate(streams):
         stream.fill(source[number * size : (number + 1) * size + _SLACK])
@@ -184,7 +183,7 @@ def _transformed(words: torch.Tensor) -> torch.Tensor:
     import torch
 
     words = words.bitwise_and_(2**53 - 1)
-    # The + 1 excludes 0, whose logarithm is −∞; the least value 2⁻⁵³ bounds the tail at 8.5 σ.
+    # The + 1 excludes 0 with its logarithm −∞; the least value 2⁻⁵³ bounds the tail at 8.5 σ.
     uniform = words.double().add_(1).view(len(words), 2, -1)
     radius = uniform[:, :1].mul_(2.0**-53).log_().mul_(-2).sqrt_()
     # A power of two: 2π·2⁻⁵³ times k has the bits of 2π times k·2⁻⁵³.
@@ -318,16 +317,16 @@ def add_noises(
     noised = [row for row, std in enumerate(stds) if std != 0]
     if len(noised) < len(totals):  # a release without noise draws none
         if noised:
-            at = moved(torch.tensor(noised), totals.device)
-            some = totals.index_select(0, at)
+            places = moved(torch.tensor(noised), totals.device)
+            some = totals.index_select(0, places)
             add_noises(some, [stds[row] for row in noised], [streams[row] for row in noised])
-            totals.index_copy_(0, at, some)
+            totals.index_copy_(0, places, some)
         return
     grids = [_grid(std) for std in stds]
-    ratios = [std / each for std, each in zip(stds, grids, strict=True)]
+    ratios = [std / grid for std, grid in zip(stds, grids, strict=True)]
     scale, grid = (
-        moved(torch.tensor(each, dtype=torch.float64), totals.device).unsqueeze(1)
-        for each in (ratios, grids)
+        moved(torch.tensor(numbers, dtype=torch.float64), totals.device).unsqueeze(1)
+        for numbers in (ratios, grids)
     )
     if totals.device.type != "cpu":
         noise = normals_of(streams, totals.shape[1], totals.device)

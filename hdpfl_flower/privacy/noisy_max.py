@@ -3,7 +3,7 @@
 The client counts, for each of M models, the records that the model gets right, adds N(0, s²) to
 every count, and releases the index of the largest, and nothing else.
 
-**What a choice costs.** Adding a record adds v ∈ {0, 1}^M to the counts c. The largest of c + noise
+**Cost of a choice.** Adding a record adds v ∈ {0, 1}^M to the counts c. The largest of c + noise
 is the largest of P(c + noise), where P takes the mean over the models off, and P·noise is Gaussian
 of variance s² within P's image. So a choice is post-processing of a Gaussian mechanism of
 sensitivity max ‖Pv‖. With k ones in v, ‖Pv‖² = k − k²/M, which is largest at k = ⌊M/2⌋:

@@ -46,9 +46,9 @@ class RoundPlan:
     Attributes:
         steps: how many, and the probability that a record is in a step's batch.
         clip_norm: C.
-        noise_std: f·z·s·C, the standard deviation of the noise on each coordinate of what is
-            released, f the steps' ``noise_factor``, s the plan's sensitivity: of a step's sum, or
-            of a client's clipped update.
+        noise_std: f·z·s·C, the standard deviation of the noise on each coordinate of the release, a
+            step's sum or a client's clipped update; f is the steps' ``noise_factor``, s the plan's
+            sensitivity.
         divisor: b, the constant a noisy sum is divided by.
     """
 
@@ -66,7 +66,7 @@ class Plan:
         epsilon: ε charged for the whole run; ``inf`` means no privacy.
         delta: δ charged for the whole run.
         noise_multiplier: z, the noise over the sensitivity: a step adds N(0, (f·z·s·C)²) to every
-            coordinate of the clipped sum, f its ``noise_factor``; what is accounted is f·z alone.
+            coordinate of the clipped sum, f its ``noise_factor``; f·z alone is accounted.
         divisor: expected batch size b, the constant a noisy sum is divided by.
         steps: for each round that is paid for, the steps it takes and their sampling probability.
         min_clip_norm: least C the run may use.
@@ -81,8 +81,8 @@ class Plan:
         tuning: steps on the site's own records after the last round; None: there are none.
         counts: the one release of noisy counts for the personal prior; None: there is none.
         scores: the one release of a noisy histogram of scores; None: there is none.
-        sensitivity: s, by how many C what is released moves: ``OF_A_RECORD`` for the sums of
-            DP-SGD and ``OF_AN_UPDATE`` for a client's update.
+        sensitivity: s, by how many C the release moves: ``OF_A_RECORD`` for the sums of DP-SGD and
+            ``OF_AN_UPDATE`` for a client's update.
     """
 
     epsilon: float
@@ -127,7 +127,7 @@ class Plan:
     @property
     def beside(self) -> tuple[ExtraRelease, ...]:
         """Releases besides the steps."""
-        return tuple(one for one in (self.choices, self.counts, self.scores) if one)
+        return tuple(release for release in (self.choices, self.counts, self.scores) if release)
 
     def covers(self, server_round: int) -> bool:
         """Return whether ``server_round`` may be one of the rounds that the plan pays for."""
@@ -161,8 +161,8 @@ class Plan:
         (Robust-HDP, σᵢ² for effective clipping, per coordinate).
 
         Raises:
-            AccountingError: the plan is of a client's update, whose noise is that of
-                :meth:`round` alone, whatever η.
+            AccountingError: the plan is of a client's update, with the noise of :meth:`round`
+                alone for any η.
         """
         if self.sensitivity != OF_A_RECORD:
             raise AccountingError("a client's update has the noise of its round, not of its steps")
@@ -189,7 +189,7 @@ def _parse_plan(text: str) -> Plan:
     try:
         data = json.loads(text)
         formats.PLAN.check(data.pop("format", None))  # before other keys, which may be newer
-        if data.keys() != {each.name for each in fields(Plan)}:
+        if data.keys() != {field.name for field in fields(Plan)}:
             raise ValueError("fields")
         data["steps"] = tuple(Steps(**steps) for steps in data["steps"])
         if data.get("tuning"):
@@ -212,19 +212,18 @@ def make_plan(
     *,
     nominal_noise: NominalNoise | None = None,
 ) -> Plan:
-    """Return the plan of ``terms`` at ``profile``'s site: q, k.
+    """Return the plan of ``terms`` at ``profile``'s site.
 
     It pays for all rounds of the run, or for ``participations`` of them, the first with all records
     in a batch where ``first-batch`` asks for that, with noise that falls where ``spend`` asks for
-    that, and for the private choices. With a
-    ``noise-multiplier`` the noise is given, and the plan pays for as many of those rounds as the
-    profile's (ε, δ) affords, and is charged what they cost. With ``noise = client`` a round is one
-    Gaussian release of the clipped update, its noise made for 2C.
+    that, and for the private choices. With a ``noise-multiplier`` the noise is given: the plan pays
+    for as many of those rounds as the profile's (ε, δ) affords, and is charged their cost. With
+    ``noise = client`` a round is one Gaussian release of the clipped update, its noise made for 2C.
 
     Args:
         profile: the site's.
         terms: the run's.
-        nominal_noise: of a simulated site whose terms name a paper's formula; else None.
+        nominal_noise: a paper's formula, of a simulated site under terms that name one; else None.
 
     Guarantees:
         With ``noise = client`` (ε, δ) holds for any change of the site's records, one record or
@@ -249,7 +248,7 @@ def make_plan(
         sampling_prob=training.batch_size / training.declared_records,
         count=_local_steps(profile, terms) + terms.extra_steps,
     )
-    # Before any calibration, whose cost grows with the steps that the server asks for.
+    # Before any calibration: its cost grows with the steps that the server asks for.
     check_work(profile, terms)
     divisor, sensitivity = float(training.batch_size), OF_A_RECORD
     if terms.noise == "client":  # one Gaussian release of the whole update; no sampling is claimed
@@ -267,8 +266,8 @@ def make_plan(
         schedule = (Steps(1.0, terms.local_epochs + terms.extra_steps), *schedule[1:])
         first_divisor = float(training.declared_records)
     schedule = tuple(
-        replace(one, noise_factor=terms.noise_factor(server_round))
-        for server_round, one in enumerate(schedule, start=1)
+        replace(steps, noise_factor=terms.noise_factor(server_round))
+        for server_round, steps in enumerate(schedule, start=1)
     )
     models, delta = terms.models, profile.run.delta
     choices, counts, scores = None, None, None
@@ -281,7 +280,9 @@ def make_plan(
         scores = _once(terms.after.scores, epsilon, delta)
         # Of all models together: two models of a round share one (ε, δ).
         paid = (*schedule * models, *((tuning,) if tuning else ()))
-        beside = [one for one in (choices, counts, scores) if one and epsilon < math.inf]
+        beside = [
+            release for release in (choices, counts, scores) if release and epsilon < math.inf
+        ]
         noise_multiplier = calibrate(paid, epsilon, delta, beside)
     return Plan(
         epsilon=epsilon,
@@ -331,8 +332,8 @@ def planned_steps(profile: Profile, terms: RunTerms) -> int:
 def check_work(profile: Profile, terms: RunTerms) -> None:
     """Refuse more steps than an accountant can handle.
 
-    What they cost is computed on a grid that grows with them: a million steps take seconds, ten
-    million minutes.
+    Their cost is computed on a grid that grows with them: a million steps take seconds, ten million
+    minutes.
 
     Raises:
         Declined: names the terms and the key.

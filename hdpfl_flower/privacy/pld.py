@@ -6,8 +6,8 @@ a self-composition by one product a moment; everything else is the library's. No
 is changed: whoever uses its classes has them as they are.
 
 Guarantees:
-    The numbers are those of the library up to float64 rounding, which is what the library's own
-    guarantees leave out, too: ε is pessimistic beyond it.
+    The numbers are those of the library up to float64 rounding, which the library's own guarantees
+    leave out, too: ε is pessimistic beyond it.
 
 Reference: Doroshenko, Ghazi, Kamath, Kumar and Manurangsi, Connect the Dots: Tighter Discrete
 Approximations of Privacy Loss Distributions (PoPETs 2022), and the library's supplement for the
@@ -100,19 +100,19 @@ class GridGaussianLoss(GaussianPrivacyLoss):  # type: ignore[misc]
         return np.clip(deltas, 0, 1)
 
     def _upper(self, x: Floats) -> Floats:
-        found: Floats = ndtr(x / self.standard_deviation)
+        above: Floats = ndtr(x / self.standard_deviation)
         if self.adjacency_type is AdjacencyType.REMOVE:
             q, moved = self.sampling_prob, (x + 1) / self.standard_deviation
-            found = (1 - q) * found + q * ndtr(moved)
-        return found
+            above = (1 - q) * above + q * ndtr(moved)
+        return above
 
     def _log_lower(self, x: Floats) -> Floats:
-        found: Floats = log_ndtr(x / self.standard_deviation)
+        below: Floats = log_ndtr(x / self.standard_deviation)
         if self.adjacency_type is AdjacencyType.ADD:
             q, moved = self.sampling_prob, (x - 1) / self.standard_deviation
             outside = math.log1p(-q) if q < 1 else -math.inf
-            found = np.logaddexp(outside + found, math.log(q) + log_ndtr(moved))
-        return found
+            below = np.logaddexp(outside + below, math.log(q) + log_ndtr(moved))
+        return below
 
 
 def _without_sampling(loss: Floats, q: float) -> Floats:
@@ -129,7 +129,7 @@ def _without_sampling(loss: Floats, q: float) -> Floats:
 
 
 class GridPmf(DensePLDPmf):  # type: ignore[misc]
-    """Probabilities on a grid of losses, whose self-composition bounds its tails by arrays."""
+    """Probabilities on a grid of losses; self-composition bounds the tails by arrays."""
 
     def self_compose(self, num_times: int, tail_mass_truncation: float = 1e-15) -> DensePLDPmf:
         """Return the distribution of the sum of ``num_times`` losses, at least one."""
@@ -171,7 +171,7 @@ def gaussian(
     """Return the losses of one step, for a record more and for one less.
 
     Args:
-        noise_multiplier: of the sum's noise, in units of what one record moves; positive.
+        noise_multiplier: of the sum's noise, in units of the sensitivity; positive.
         sampling_prob: in (0, 1].
         interval: width of the grid of losses.
     """
@@ -243,12 +243,12 @@ class GridAccountant(PLDAccountant):  # type: ignore[misc]
         """
         if self._contains_non_dp_event:
             return np.ones((2, len(epsilons)))
-        found = []
+        deltas = []
         for pmf in (self._pld._pmf_remove, self._pld._pmf_add):
             losses, upper, lower = _above(pmf, float(epsilons.min()))
             above = np.searchsorted(-losses, -epsilons, side="left")
-            found.append(np.clip(upper[above] - np.exp(epsilons) * lower[above], 0, 1))
-        return np.array(found)
+            deltas.append(np.clip(upper[above] - np.exp(epsilons) * lower[above], 0, 1))
+        return np.array(deltas)
 
 
 def _above(pmf: PLDPmf, least: float) -> tuple[Floats, Floats, Floats]:
@@ -277,8 +277,8 @@ def _epsilon(pmf: PLDPmf, delta: float) -> float:
     if upper[0] > delta:
         return math.inf
     if np.any((upper[1:] >= delta) & (lower[1:] == 0)):
-        found: float = pmf.get_epsilon_for_delta(delta)  # losses whose e^−l is 0
-        return found
+        by_library: float = pmf.get_epsilon_for_delta(delta)  # losses so large that e^−l is 0
+        return by_library
     with np.errstate(divide="ignore", invalid="ignore"):
         by_those_above = np.log((upper - delta) / lower)
     enough = np.flatnonzero((lower[:-1] > 0) & (by_those_above[:-1] >= losses))

@@ -1,7 +1,7 @@
 """Checks of terms against profile and frozen plan.
 
-Clipped updates without noise leave for a server that the site trusts alone, and updates that the
-site noises as a whole only where its policy says so: their unit is another one.
+Un-noised updates go only to a trusted server; client-level noise needs ``policy.client-noise``, as
+it protects another unit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def check_policy(profile: Profile, terms: RunTerms) -> None:
     policy = profile.policy
     if policy.only_named and policy.only_named not in listed(terms.sites):
         raise Declined(Reason.POLICY, "'sites' does not list this node, see 'policy.only-named'")
-    # Whose noise and which unit first: these decide what the site promises at all.
+    # The source of the noise and the unit first: these decide the site's promise.
     check_trust(profile, terms)
     check_client_noise(profile, terms)
     check_unit(profile, terms)
@@ -114,7 +114,7 @@ def _check_extras(profile: Profile, terms: RunTerms) -> None:
         raise Declined(
             Reason.TERMS, "'work' with 'mask=published' releases a function of clean weights"
         )
-    asked = [each.words for each in terms.kinds if each.is_charged]
+    asked = [kind.words for kind in terms.kinds if kind.is_charged]
     if asked and not profile.policy.extra_releases:
         raise Declined(
             Reason.POLICY,

@@ -1,9 +1,9 @@
 """Bound on a membership test: true-positive by false-positive rate.
 
-Whoever sees a release and guesses whether a unit was among the data is right about at most
+A guess from a release whether a unit was among the data is right about at most
 TPR ≤ e^ε·FPR + δ(ε) of the members, for every ε at once (Kairouz, Oh and Viswanath, ICML 2015;
-Dong, Roth and Su, Gaussian Differential Privacy, JRSS B 2022). Of a mechanism whose δ is known at
-every ε that is its trade-off curve, which says more than one pair of ε and δ.
+Dong, Roth and Su, Gaussian Differential Privacy, JRSS B 2022). With δ known at every ε that is the
+mechanism's trade-off curve, which says more than one pair of ε and δ.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def true_positive_rate(
     """Return a test's largest true-positive rate against ``event``.
 
     Args:
-        event: what happened, over all runs of one unit.
+        event: the mechanisms of all runs of one unit.
         false_positive_rate: share of the others that it takes for members, in (0, 1).
         interval: width of the PLD's grid of privacy losses.
 

@@ -1,8 +1,8 @@
 """Unit of a run's guarantee: a record, all records of one id, or all records of a client.
 
-Units of different size never count under one name: with an id all that is used of a unit is
-clipped as one record, and taking a row away puts another of the same id in its place, so that sums
-move by 2C.
+Units of different size never count under one name: with an id the used records of a unit are
+clipped as one, and taking a row away puts another of the same id in its place, so that sums move by
+2C.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Unit:
     """Unit of a run's (ε, δ).
 
     Attributes:
-        unit: what is protected, in words for everybody: no value of a profile is in it.
+        unit: the protected unit in words for everybody: no value of a profile is in it.
         relation: which two data sets are compared.
     """
 
@@ -68,7 +68,7 @@ def unit_of(terms: RunTerms) -> Unit:
 
 
 def check_unit(profile: Profile, terms: RunTerms) -> None:
-    """Refuse a schema or task whose id differs from the profile's.
+    """Refuse a schema or task with another id than the profile's.
 
     Guarantees:
         Decided by profile and terms alone, before a record is read.

@@ -162,7 +162,7 @@ def _natural(owners: Rows | None, num_sites: int) -> list[Rows]:
     if owners is None:
         raise DataError(
             "'partition' is 'natural', but this data set has no natural owners; choose another "
-            "split, or the data set heart or school"
+            "split, or the data set heart"
         )
     if (found := int(owners.max()) + 1) != num_sites:
         raise DataError(

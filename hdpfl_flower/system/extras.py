@@ -10,14 +10,7 @@ from typing import Literal
 from hdpfl_flower.errors import InstallationError
 
 Extra = Literal[
-    "simulation",
-    "plots",
-    "metrics",
-    "tables",
-    "images",
-    "opacus",
-    "tensorboard",
-    "mlflow",
+    "simulation", "plots", "metrics", "tables", "images", "opacus", "tensorboard", "mlflow"
 ]
 
 
@@ -25,7 +18,7 @@ Extra = Literal[
 def extra(name: Extra, use: str) -> Iterator[None]:
     """Import the libraries of extra ``name`` in the body.
 
-    An installed library whose import fails raises its own exception.
+    An installed library that cannot be imported raises its own exception.
 
     Args:
         name: the extra, as pyproject.toml names it.

@@ -8,9 +8,7 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
-    """Write ``content`` to ``path`` atomically.
-
-    An interruption leaves the old content.
+    """Write ``content`` to ``path`` atomically; an interruption leaves the old content.
 
     Args:
         path: the file; its folder exists.
@@ -23,20 +21,21 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool
     """
     # In the same folder, since a rename is atomic only within a file system; with the process id,
     # so that two processes never share it.
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         # A new file: an existing one, or a link, may be another user's.
-        part.unlink(missing_ok=True)
-        with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:
+        unfinished.unlink(missing_ok=True)
+        descriptor = os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+        with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             if durable:
                 file.flush()
                 # Before the rename: otherwise a crash could leave the new name on an empty file.
                 os.fsync(file.fileno())
-        part.replace(path)
+        unfinished.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
         raise
 
 

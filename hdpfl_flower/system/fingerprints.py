@@ -13,7 +13,7 @@ FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 
 @lru_cache(maxsize=4096)
 def fingerprint_of(public_key: bytes) -> str:
-    """Return the fingerprint of a key in PEM, as Flower registers it; empty for no such key.
+    """Return the fingerprint of a key in PEM, as Flower registers it; empty for other bytes.
 
     It is that of ``ssh-keygen -lf KEY.pub``. A simulated node has no key.
 
@@ -45,7 +45,7 @@ def listed(text: str) -> list[str]:
     >>> listed(" a, b,")
     ['a', 'b']
     """
-    return [each for part in text.split(",") if (each := part.strip())]
+    return [stripped for entry in text.split(",") if (stripped := entry.strip())]
 
 
 def check_listed(text: str) -> str:
@@ -55,7 +55,7 @@ def check_listed(text: str) -> str:
         ValueError: a part is none, or stands there twice.
     """
     parts = listed(text)
-    if wrong := [part for part in parts if not FINGERPRINT.fullmatch(part)]:
+    if wrong := [entry for entry in parts if not FINGERPRINT.fullmatch(entry)]:
         raise ValueError(
             f"lists {len(wrong)} that are no fingerprint: write SHA256: and 43 characters each, "
             "as ssh-keygen -lf SITE.pub prints them, between commas"

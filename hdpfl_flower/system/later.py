@@ -30,7 +30,9 @@ class _Commands(UserDict[str, click.Command]):
     """Commands by name, imported when first read, not when listed."""
 
     def __init__(self, table: Mapping[str, Later]) -> None:
-        super().__init__({name: click.Command(name, help=one.brief) for name, one in table.items()})
+        super().__init__(
+            {name: click.Command(name, help=command.brief) for name, command in table.items()}
+        )
         self._table, self._loaded = table, dict[str, click.Command]()
         self.listed = False
 
@@ -43,7 +45,7 @@ class _Commands(UserDict[str, click.Command]):
 
 
 class LaterGroup(TyperGroup):
-    """Command line whose commands are imported when they run."""
+    """Command line; its commands are imported when they run."""
 
     table: ClassVar[Mapping[str, Later]] = {}
 
@@ -67,12 +69,11 @@ def group_of(table: Mapping[str, Later]) -> type[LaterGroup]:
     return type("Group", (LaterGroup,), {"table": table})
 
 
-def _load(name: str, one: Later) -> click.Command:
-    found = getattr(importlib.import_module(one.module), one.attribute)
-    if not isinstance(found, typer.Typer):
-        app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-        app.command(name)(found)
-        found = app
-    command = typer.main.get_command(found)
+def _load(name: str, later: Later) -> click.Command:
+    app = getattr(importlib.import_module(later.module), later.attribute)
+    if not isinstance(app, typer.Typer):
+        function, app = app, typer.Typer(add_completion=False, rich_markup_mode="markdown")
+        app.command(name)(function)
+    command = typer.main.get_command(app)
     command.name = name
     return command

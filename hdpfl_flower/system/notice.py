@@ -14,23 +14,23 @@ SECONDS = 10.0
 
 
 def send_notice(to: str, log: logging.Logger, **facts: object) -> None:
-    """Send ``facts`` as JSON; what fails is logged, and costs nothing else.
+    """Send ``facts`` as JSON; a failure is logged, and costs nothing else.
 
     Args:
         to: the path of a program, which reads them from standard input, or of a file that holds a
             URL, to which they are posted: no secret stands in arguments or in a run config.
         log: of the caller.
-        facts: what happened, nothing private.
+        facts: of the event, nothing private.
     """
     if not to:
         return
     try:
         path, said = Path(to).expanduser(), json.dumps(facts).encode()
         if os.access(path, os.X_OK):
+            quiet = subprocess.DEVNULL
             subprocess.run(
-                [str(path)], input=said, check=True, timeout=SECONDS,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+                [path], input=said, check=True, timeout=SECONDS, stdout=quiet, stderr=quiet
+            )
             return
         url, kind = path.read_text().strip(), {"Content-Type": "application/json"}
         if not url.startswith(("https://", "http://")):

@@ -44,11 +44,11 @@ def load_own(spec: str, key: str, refuse: Callable[[str], HDPFLError], kind: str
         HDPFLError: by ``refuse``; it names the key and the file or the folders that were searched.
             If the module itself raises, that exception is the error's cause.
     """
-    found = _NAME.fullmatch(spec)
-    if found is None:
+    match = _NAME.fullmatch(spec)
+    if match is None:
         form = {"class": "module:Class', such as my_rules:Median"}.get(kind, f"module:{kind}'")
         raise refuse(f"'{key}': '{spec}': write '{form}")
-    module, name = found["module"], found["name"]
+    module, name = match["module"], match["name"]
     try:
         loaded = import_module(module)
     except ModuleNotFoundError as error:
@@ -93,9 +93,7 @@ def show_own(error: BaseException) -> None:
 
 
 def own_traceback(error: BaseException) -> str:
-    """Return the traceback from the first line of users' code, or an empty text.
-
-    Empty: no such code raised.
+    """Return the traceback from the first line of users' code; empty: no code of theirs raised.
 
     Frames of this package and of installed libraries before the user's are left out.
     """

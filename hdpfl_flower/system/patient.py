@@ -2,13 +2,13 @@
 
     hdpfl-patient flower-supernode OPTIONS
 
-At one HTTP 500 of a SuperLink, whose database waits five seconds for a lock, Flower 1.42 ends the
+At one HTTP 500 of a SuperLink (its database waits five seconds for a lock) Flower 1.42 ends the
 main thread of a SuperNode for good; its process lives on and listens. It waits for ever for a reply
-whose ClientApp was killed while it handed it over, and for one whose task no program answers. Here
+of a ClientApp that was killed while it handed it over, and for a task that no program answers. Here
 a 500 is asked again for 75 seconds, a torn reply is given up after as many, an unanswered task
 after 150. ``$FLWR_HOME`` has a note of the last answered heartbeat and of the last time that
 flower-superexec asked for a task. The process ends with status 75 (``EX_TEMPFAIL``) where the main
-thread has ended or no heartbeat is answered any more, so that what supervises it restarts it. Each
+thread has ended or no heartbeat is answered any more, so that its supervisor restarts it. Each
 heartbeat is also sent to systemd's watchdog. A PATH that pins only some of Flower's programs is
 refused.
 """
@@ -120,7 +120,7 @@ def give_up_unanswered_tasks(asked: Callable[[], None] = lambda: None) -> None:
         nonlocal looks
         messages = get_messages(self, **options)
         if options.get("is_reply"):
-            # The look also ends tasks whose heartbeat has stopped, which Flower then answers.
+            # The look also ends tasks without a heartbeat, which Flower then answers.
             running = get_tasks(self, statuses=[Status.RUNNING])
             looks = 0 if messages or running else looks + 1
             if looks > UNANSWERED:

@@ -62,8 +62,8 @@ class OneLine(logging.Filter):
     """Log filter that turns every record into one printable line.
 
     Guarantees:
-        For any message or traceback, one record is one printable line of at most
-        ``LONGEST`` characters, and their number (a traceback: another such line).
+        A record is one printable line of at most ``LONGEST`` characters, and their number; its
+        traceback is another one.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -77,9 +77,9 @@ class OneLine(logging.Filter):
 
 
 def site_log() -> logging.Logger:
-    """Return the site's log, whose records are always one line."""
+    """Return the site's log; its records are always one line."""
     log = logging.getLogger(_SITE)
-    if not any(isinstance(each, OneLine) for each in log.filters):
+    if not any(isinstance(present, OneLine) for present in log.filters):
         log.addFilter(OneLine())
     return log
 

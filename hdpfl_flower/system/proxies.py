@@ -31,9 +31,7 @@ class Proxy:
 
 
 def proxy_for(host: str) -> Proxy | None:
-    """Return the proxy of ``HTTPS_PROXY`` for ``host``, or None.
-
-    None: there is none, or ``NO_PROXY`` excludes the host.
+    """Return the proxy of ``HTTPS_PROXY`` for ``host``; None without, or where ``NO_PROXY`` has it.
 
     Raises:
         DeploymentError: the variable holds no proxy's URL. Its text, which may hold a password, is

@@ -16,12 +16,8 @@ LAUNCHER = "flwr-clientapp"
 
 def task_programs() -> set[str]:
     """Return the names of the installed Flower's task programs."""
-    scripts = [
-        script
-        for script in entry_points(group="console_scripts")
-        if script.value.startswith("flwr.")
-    ]  # of flwr and of flwr-nightly
-    return {script.name for script in scripts if script.name.startswith("flwr-")}
+    scripts = entry_points(group="console_scripts")  # of flwr and of flwr-nightly
+    return {s.name for s in scripts if s.value.startswith("flwr.") and s.name.startswith("flwr-")}
 
 
 def pinned_folder(path: str | None = None) -> Path | None:

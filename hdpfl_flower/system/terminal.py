@@ -30,14 +30,12 @@ EXIT_CODES = (
 def new_app(
     help_text: str, *, version: str = "", commands: Mapping[str, Later] | None = None
 ) -> typer.Typer:
-    """Return a command line with help when called bare.
-
-    Tracebacks are plain, without locals.
+    """Return a command line with help when called bare, and plain tracebacks without locals.
 
     Args:
         help_text: its description.
         version: text of ``--version``, for a whole command line; empty: a group of commands,
-            which has no such option, no completion and no list of exit codes.
+            without that option, completion and the list of exit codes.
         commands: those that are imported when they are run.
     """
     app = typer.Typer(
@@ -48,7 +46,7 @@ def new_app(
         add_completion=bool(version),
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
-        rich_markup_mode="markdown",  # in "rich" a word such as [budget] is markup, and vanishes
+        rich_markup_mode="markdown",  # in "rich" the word [budget] is markup, and vanishes
     )
     if version:
         app.callback()(_version_option(version))

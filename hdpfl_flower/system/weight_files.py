@@ -1,7 +1,7 @@
 """Public files of weights, known by SHA-256: a start of a run, or a frozen backbone.
 
 A file lies in ``$HDPFL_HOME/weights`` under its digest. Terms carry the digest, never a path or a
-number: no server can name a file at a site, and a site reads only what its operator put there.
+number: no server can name a file at a site, and a site reads only files that its operator added.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def add_weights(path: Path) -> str:
     """Copy a file to its place; return its digest, ``sha256:`` and 64 digits.
 
     Raises:
-        DataError: there is no such file, or it is too large.
+        DataError: the file is missing, or too large.
     """
     content = _read(path)
     digest = digest_of(content)

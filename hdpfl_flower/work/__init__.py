@@ -11,9 +11,17 @@ from hdpfl_flower.work.offset import Offset
 from hdpfl_flower.work.parted import Alternate, Frozen, Joint
 
 __all__ = [
-    "KINDS", "Alternate", "Auto", "Frozen", "Joint", "Offset", "Plain", "Work",
-    "read_work", "work_of",
-]  # fmt: skip
+    "KINDS",
+    "Alternate",
+    "Auto",
+    "Frozen",
+    "Joint",
+    "Offset",
+    "Plain",
+    "Work",
+    "read_work",
+    "work_of",
+]
 
 KINDS: Final[dict[str, type[Work]]] = {
     kind.kind: kind for kind in (Plain, Joint, Alternate, Frozen, Offset)
@@ -38,18 +46,18 @@ def read_work(value: object) -> Work:
     given = read_settings(words)
     if kind != Auto.kind:
         return parse_kind(find_kind(kind, KINDS, "kind of local work"), given)
-    known = {key for each in KINDS.values() for key in each.keys()}  # noqa: SIM118
-    wrong = next((key for key in given if key not in known), None)
+    keys = {key for kind_class in KINDS.values() for key in kind_class.keys()}  # noqa: SIM118
+    wrong = next((key for key in given if key not in keys), None)
     if wrong is not None:
-        raise ValueError(f"has a setting that no kind has{hint(wrong, known)}")
+        raise ValueError(f"has a setting that no kind has{hint(wrong, keys)}")
     return Auto(changes=tuple(given.items()))
 
 
-def work_of(own: Work, given: Work, strategy: str) -> Work:
+def work_of(default: Work, given: Work, strategy: str) -> Work:
     """Return the work of a run, filled in from the strategy's.
 
     Args:
-        own: of the strategy; any kind can replace plain work; its pull and first batch are kept.
+        default: of the strategy; any kind can replace plain work; its pull and first batch stay.
         given: of the run config.
         strategy: its name.
 
@@ -58,14 +66,14 @@ def work_of(own: Work, given: Work, strategy: str) -> Work:
     """
     if isinstance(given, Auto):
         if not given.changes:
-            return own
+            return default
         try:
-            return parse_kind(type(own), {**own.as_texts(), **dict(given.changes)})
+            return parse_kind(type(default), {**default.as_texts(), **dict(given.changes)})
         except ValueError as error:
             raise TermsError(f"run config: 'work' of '{strategy}' {error}") from None
-    if isinstance(own, (Plain, type(given))):
-        return given.filled(own)
+    if isinstance(default, (Plain, type(given))):
+        return given.filled(default)
     raise TermsError(
-        f"run config: 'work' is '{given.kind}', and '{strategy}' works '{own.kind}': leave it out, "
-        "or take another strategy"
+        f"run config: 'work' is '{given.kind}', and '{strategy}' works '{default.kind}': leave it "
+        "out, or take another strategy"
     )

@@ -62,7 +62,7 @@ class Work(Kind):
 
     @property
     def needs_head(self) -> bool:
-        """Need of a model whose head can be told from its body."""
+        """Need of a model with a head that can be told from its body."""
         return bool(self.own_part)
 
     @property
@@ -94,10 +94,10 @@ class Work(Kind):
         """Return the least number of a round's ``steps`` that train the sent part."""
         return steps
 
-    def filled(self, own: Work) -> Work:
-        """Return this work with open settings from ``own``."""
+    def filled(self, default: Work) -> Work:
+        """Return this work with open settings from ``default``."""
         open_ = [key for key in ("pull", "first_batch") if getattr(self, key) == "auto"]
-        return self.model_copy(update={key: getattr(own, key) for key in open_})
+        return self.model_copy(update={key: getattr(default, key) for key in open_})
 
     @property
     def words(self) -> str:

@@ -44,7 +44,7 @@ class Parted(Work):
 
     @property
     def extra_steps(self) -> int:
-        """One, whose noisy gradient selects a charged mask."""
+        """One under a charged mask, which its noisy gradient selects."""
         return int(self.mask == "charged-top-k")
 
     @property

@@ -41,7 +41,7 @@ class SecondModel(Kind):
         return self.models > 1
 
     def pull_of(self, epsilon: float) -> float:
-        """Return λ of a site whose run has ``epsilon``."""
+        """Return λ of a site with ``epsilon`` for the run."""
         is_out = math.isinf(epsilon) and self.opted_out != "same"
         return float(self.opted_out) if is_out else self.pull
 
@@ -51,7 +51,7 @@ class SecondModel(Kind):
         A step goes η·λ of the way to it: above 1 it ends beyond, from 2 on further and further.
 
         Raises:
-            TermsError: names the keys, and what to change.
+            TermsError: names the keys, and the remedy.
         """
         if terms.has_personal_state or terms.after.tuning:
             raise TermsError(
@@ -67,7 +67,7 @@ class SecondModel(Kind):
 
 
 class Private(SecondModel):
-    """Trained by DP-SGD, whose steps are charged like the round's."""
+    """Trained by DP-SGD; its steps are charged like the round's."""
 
     kind = "private"
     models = 2

@@ -35,8 +35,8 @@ class SiteWork:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """Typed values of the site's work."""
-        one = (self.work, self.second, self.choice, self.spend, self.backbone)
-        return (*(each for each in one if each is not None), *self.after.kinds)
+        local = (self.work, self.second, self.choice, self.spend, self.backbone)
+        return (*(kind for kind in local if kind is not None), *self.after.kinds)
 
     @property
     def pull(self) -> float:
@@ -105,7 +105,7 @@ class SiteWork:
 
     @property
     def needs_head(self) -> bool:
-        """Whether the run needs a model whose head can be told from its body."""
+        """Whether the run needs a model with a head that can be told from its body."""
         tunes_head = self.after.tuning is not None and not self.tunes_all
         return self.work.needs_head or tunes_head
 
@@ -122,7 +122,7 @@ class SiteWork:
     @property
     def makes_personal_model(self) -> bool:
         """Whether the run ends with a model of a part, a tuning or a prior of the site's own."""
-        return self.work.keeps_state or any(each.makes_model for each in self.after.kinds)
+        return self.work.keeps_state or any(ending.makes_model for ending in self.after.kinds)
 
     @property
     def has_second_model(self) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hdpfl_flower.config.terms import RunTerms
 
 _STAGES = 4
-"""Levels of noise at most: what a run costs is composed of as many distributions."""
+"""Levels of noise at most: the cost of a run is composed of as many distributions."""
 
 
 class Spend(Kind):

@@ -39,7 +39,7 @@ class Images(Redacted):
         rows: number of files found.
         left_out: how many of them were, by reason.
         files: of each record.
-        withdrawn: units whose images were left out as withdrawn; ``rows`` has none of them.
+        withdrawn: units that were left out as withdrawn; ``rows`` has none of their images.
     """
 
     records: Records
@@ -60,15 +60,15 @@ def read_images(
     """Return the images in subfolders ``0`` to ``C-1``, ordered by name.
 
     Each is converted to the task's channels (1: grey, 3: colour), resized to its height and width
-    (bilinear) and scaled to [0, 1]; the first frame counts, turned as its EXIF data say. What is
-    transparent becomes white, or where the picture is in the transparency alone, that is read.
+    (bilinear) and scaled to [0, 1]; the first frame counts, turned as its EXIF data say.
+    Transparent pixels become white; where the transparency alone holds a picture, that is read.
 
     Args:
         folder: the folder; names that start with a dot are passed over everywhere.
         task: a classification task with inputs (channels, height, width).
         bits: of grey images with more than 8; 2**bits - 1 becomes 1.
         has_units: whether the images lie one folder deeper, a folder a unit; others are left out.
-        withdrawn: units whose folders are not opened.
+        withdrawn: units with folders that are not opened.
 
     Raises:
         InstallationError: pillow is not installed.
@@ -99,18 +99,20 @@ def read_images(
                 left_out["in no class folder"] += len(files)
                 rows += len(files)
                 continue
-            own = in_units(files) if has_units else files
+            image_files = in_units(files) if has_units else files
             if has_units:
                 beside = sum(not file.is_dir() for file in files)
                 left_out["no id"] += beside
                 rows += beside
-            rows += len(own)
-            images = [_read_image(file, shape, bits) for file in own]
+            rows += len(image_files)
+            images = [_read_image(file, shape, bits) for file in image_files]
             good = [image for image in images if image is not None]
             left_out["no readable image"] += len(images) - len(good)
             features += good
             targets += [classes[name]] * len(good)
-            read += [file for file, image in zip(own, images, strict=True) if image is not None]
+            read += [
+                file for file, image in zip(image_files, images, strict=True) if image is not None
+            ]
     stacked = np.stack(features) if features else np.zeros((0, *shape), dtype=np.float32)
     records = Records(stacked, np.array(targets, dtype=np.int64))
     return Images(records, rows, left_out, read, len(gone))
@@ -168,19 +170,19 @@ def without_withdrawn(files: list[Path], withdrawn: Withdrawn) -> list[Path]:
     """Return ``files`` without the folders of withdrawn units, by their names."""
     if not withdrawn.digests:
         return files
-    return [each for each in files if not each.is_dir() or os.fsencode(each.name) not in withdrawn]
+    return [file for file in files if not file.is_dir() or os.fsencode(file.name) not in withdrawn]
 
 
 def in_units(files: list[Path]) -> list[Path]:
     """Return the files in the folders among ``files``; a folder that cannot be listed is one."""
-    found = []
+    images = []
     for unit in files:
         if unit.is_dir():
             try:
-                found += _visible(unit)
+                images += _visible(unit)
             except OSError:
-                found.append(unit)
-    return found
+                images.append(unit)
+    return images
 
 
 def _visible(folder: Path) -> list[Path]:

@@ -38,7 +38,7 @@ class OwnSource:
 
     Attributes:
         name: the value of ``dataset``.
-        task: what the run learns.
+        task: of the run.
         stamp: when the file was written last, and its size; empty for a function.
     """
 
@@ -51,7 +51,7 @@ def own_source(terms: RunTerms) -> OwnSource | None:
     """Return the source of a user's data set; None for others.
 
     Raises:
-        DataError: the file is not there, or the terms do not state what is learned.
+        DataError: the file is not there, or the terms do not state the task.
     """
     if not is_own(terms.dataset):
         return None
@@ -69,10 +69,10 @@ def dataset_of(terms: RunTerms, data_dir: str) -> Dataset:
 
 @lru_cache(maxsize=2)
 def read_dataset(
-    name: str, data_dir: str, own: OwnSource | None, backbone: Backbone | None
+    name: str, data_dir: str, source: OwnSource | None, backbone: Backbone | None
 ) -> Dataset:
     """Return a data set, named or a user's, under a backbone if any; raises as above."""
-    data = load_dataset(name, data_dir) if own is None else load_own_dataset(own)
+    data = load_dataset(name, data_dir) if source is None else load_own_dataset(source)
     if backbone is None and not data.task.scaling:
         return data
     task = over(backbone, data.task) if backbone else data.task
@@ -86,16 +86,14 @@ def read_dataset(
 
 
 def with_own_task(run_config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Add the task of a user's data set to ``run_config``.
-
-    Other data sets add no key.
+    """Add the task of a user's data set to ``run_config``; other data sets add no key.
 
     Args:
-        run_config: keys as their user wrote them; what ``task`` states stays.
+        run_config: keys as their user wrote them; settings of ``task`` stay.
         folder: where a relative path starts.
 
     Raises:
-        DataError: the data set cannot be read, or does not say what is learned.
+        DataError: the data set cannot be read, or does not determine the task.
         TermsError: a key is wrong.
     """
     name = run_config.get("dataset")
@@ -106,11 +104,11 @@ def with_own_task(run_config: Mapping[str, Any], folder: Path) -> dict[str, Any]
     if name.startswith(FILE):
         name = f"{FILE}{(folder / Path(name.removeprefix(FILE)).expanduser()).absolute()}"
     stated = RunTerms.parse({"task": run_config.get("task", "")}).task
-    found = _arrays(name, _stamp(name))
-    if found.task is not None and stated is None:
-        return _checked(run_config, name, found.task)
+    arrays = _arrays(name, _stamp(name))
+    if arrays.task is not None and stated is None:
+        return _checked(run_config, name, arrays.task)
     where = f"'dataset' '{name}'"
-    x, y = _numbers(found.x, f"{where}: 'x'"), _numbers(found.y, f"{where}: 'y'")
+    x, y = _numbers(arrays.x, f"{where}: 'x'"), _numbers(arrays.y, f"{where}: 'y'")
     if x.ndim < 2 or not x.size:
         raise DataError(
             f"{where}: 'x' has the shape {x.shape}, and must have a row per record, of at least "
@@ -119,7 +117,7 @@ def with_own_task(run_config: Mapping[str, Any], folder: Path) -> dict[str, Any]
     if y.ndim and len(y) != len(x):
         wanted = (len(x), *y.shape[1:])
         raise DataError(f"{where}: 'y' has the shape {y.shape}, and must have {wanted}")
-    full = _filled_in(stated or _kind(y, found), y, found, where)
+    full = _filled_in(stated or _kind(y, arrays), y, arrays, where)
     shape = full.shape or ",".join(map(str, x.shape[1:]))
     return _checked(run_config, name, task_of_stated(full.updated(shape=shape)))
 
@@ -130,14 +128,16 @@ def _checked(run_config: Mapping[str, Any], name: str, task: Task) -> dict[str, 
     return {**run_config, "dataset": name, "task": stated_of(task)}
 
 
-def _kind(y: npt.NDArray[Any], found: OwnArrays) -> StatedTask:
+def _kind(y: npt.NDArray[Any], arrays: OwnArrays) -> StatedTask:
     """Return the kind that the targets show, with open settings."""
     if y.ndim == 2:
         return Survival()
-    return Classification() if found.y.dtype.kind in "biu" else Regression()
+    return Classification() if arrays.y.dtype.kind in "biu" else Regression()
 
 
-def _filled_in(stated: StatedTask, y: npt.NDArray[Any], found: OwnArrays, where: str) -> StatedTask:
+def _filled_in(
+    stated: StatedTask, y: npt.NDArray[Any], arrays: OwnArrays, where: str
+) -> StatedTask:
     """Return the task with its number of classes or intervals."""
     if isinstance(stated, Survival):
         if y.ndim != 2 or y.shape[1] != 2:
@@ -145,25 +145,30 @@ def _filled_in(stated: StatedTask, y: npt.NDArray[Any], found: OwnArrays, where:
                 f"{where}: for survival 'y' must be of shape (n, 2): the last interval observed, "
                 "from 0, and 1 where the event occurred in it, else 0"
             )
-        return stated.updated(intervals=stated.intervals or _most(found, where, column=0))
+        return stated.updated(intervals=stated.intervals or _most(arrays, where, column=0))
     if not isinstance(stated, Classification):
         return stated
-    classes = stated.classes or _most(found, where)
-    seen = {one for part in (found.y, found.y_test) if part is not None for one in part.ravel()}
+    classes = stated.classes or _most(arrays, where)
+    seen = {
+        label
+        for labels in (arrays.y, arrays.y_test)
+        if labels is not None
+        for label in labels.ravel()
+    }
     if classes < 2 and min(seen, default=0) < 0:
         raise DataError(f"{where}: 'y' holds numbers below 0; classes are counted from 0")
     # For a single record the error about a test set is clearer.
-    if classes < 2 or (not stated.classes and len(seen) < 2 <= len(found.y)):
+    if classes < 2 or (not stated.classes and len(seen) < 2 <= len(arrays.y)):
         raise DataError(
             f"{where}: 'y' holds only one class; give records of two, or set classes in 'task'"
         )
     return stated.updated(classes=classes)
 
 
-def _most(found: OwnArrays, where: str, column: int | None = None) -> int:
+def _most(arrays: OwnArrays, where: str, column: int | None = None) -> int:
     """Return the largest class or interval of training and test, plus 1."""
     largest = 0
-    for name, array in (("y", found.y), ("y_test", found.y_test)):
+    for name, array in (("y", arrays.y), ("y_test", arrays.y_test)):
         if array is not None and array.size:
             values = _numbers(array, f"{where}: '{name}'")
             values = values if column is None else values[:, column]
@@ -182,13 +187,13 @@ def load_own_dataset(source: OwnSource) -> Dataset:
             classes, numbers that are not finite; or no owner has 5 records and there is no test
             set.
     """
-    found, where = _arrays(source.name, source.stamp), f"'dataset' '{source.name}'"
+    arrays, where = _arrays(source.name, source.stamp), f"'dataset' '{source.name}'"
     task = source.task
-    train = _records(found.x, found.y, task, where, "")
-    owners, names = _owners(found.owner, len(train), where)
-    if found.x_test is not None and found.y_test is not None:
-        test = _records(found.x_test, found.y_test, task, where, "_test")
-        test_owners = _test_owners(found.owner_test, names, len(test), where)
+    train = _records(arrays.x, arrays.y, task, where, "")
+    owners, names = _owners(arrays.owner, len(train), where)
+    if arrays.x_test is not None and arrays.y_test is not None:
+        test = _records(arrays.x_test, arrays.y_test, task, where, "_test")
+        test_owners = _test_owners(arrays.owner_test, names, len(test), where)
         return Dataset(task, train, test, owners, test_owners)
     order = np.zeros(len(train), np.int64) if owners is None else owners
     out = _place_in(order) % HELD_OUT == HELD_OUT - 1
@@ -235,10 +240,10 @@ def _records(
             f"{named_x} holds numbers that are not finite, or beyond float32, in {bad} records; "
             "fill or remove them"
         )
-    encoded, known = targets_in(targets, task)
-    if not known.all():
+    encoded, valid = targets_in(targets, task)
+    if not valid.all():
         raise DataError(
-            f"{named_y} has {int((~known).sum())} of {len(known)} invalid targets: "
+            f"{named_y} has {int((~valid).sum())} of {len(valid)} invalid targets: "
             f"they must be {targets_wanted(task)}"
         )
     return Records(features, encoded)
@@ -280,13 +285,13 @@ def _stamp(name: str) -> tuple[int, ...]:
         return ()
     path = Path(name.removeprefix(FILE))
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         raise DataError(
             f"'dataset': there is no file {path.absolute()}; a relative path starts at the "
             "current folder"
         ) from None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 @lru_cache(maxsize=2)

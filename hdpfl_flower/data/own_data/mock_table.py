@@ -43,11 +43,11 @@ def mock_table(schema: Schema, rows: int, seed: int = 0) -> str:
             for cell, gone in zip(cells, missing, strict=True)
         ]
     columns |= _labels(schema, score, draw)
-    made = io.StringIO()
-    writer = csv.writer(made, lineterminator="\n")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(zip(*columns.values(), strict=True))
-    return made.getvalue()
+    return text.getvalue()
 
 
 def _cells(
@@ -59,7 +59,7 @@ def _cells(
         return _between(*column.bounds, share), 2 * share - 1
     index = draw.integers(len(column.categories), size=rows)
     effect = rule.uniform(-1, 1, len(column.categories))
-    return [str(draw.choice(column.categories[at])) for at in index], effect[index]
+    return [str(draw.choice(column.categories[category])) for category in index], effect[index]
 
 
 def _between(low: float, high: float, share: npt.NDArray[np.float64]) -> list[str]:
@@ -80,9 +80,11 @@ def _labels(
         return {
             # A mock shall lose no record, and one censored in the first half interval is lost.
             label.column: _between(label.edges[0], label.edges[-1] * 1.2, 1 - share),
-            label.event.column: [str(draw.choice(label.event.groups[int(one)])) for one in event],
+            label.event.column: [
+                str(draw.choice(label.event.groups[int(occurred)])) for occurred in event
+            ],
         }
     if label.bounds is not None:
         return {label.column: _between(*label.bounds, share)}
     classes = (share * len(label.classes)).astype(int)
-    return {label.column: [str(draw.choice(label.classes[at])) for at in classes]}
+    return {label.column: [str(draw.choice(label.classes[number])) for number in classes]}

@@ -51,19 +51,19 @@ def table_sources(
     Raises:
         DataError, ProfileError: a name is of neither, or a profile is wrong or names no table.
     """
-    return [TableSource(name, _source(folder / Path(name).expanduser(), schema_text, load))
-            for name in names]  # fmt: skip
+    paths = {name: folder / Path(name).expanduser() for name in names}
+    return [TableSource(name, _source(paths[name], schema_text, load)) for name in names]
 
 
 def _source(path: Path, schema_text: str, load: Callable[[Path], Profile]) -> DataSource:
     if path.suffix == ".toml":
-        found = load(path).data
-        if found is None or found.format not in FORMATS.values():
+        source = load(path).data
+        if source is None or source.format not in FORMATS.values():
             raise DataError(f"{path}: its [data] names no table; set 'data.format' to csv")
-        return found
+        return source
     if path.suffix.lower() not in FORMATS:
-        known = ", ".join((*FORMATS, ".toml"))
-        raise DataError(f"{path} is no table; give files that end in {known} (a site's profile)")
+        endings = ", ".join((*FORMATS, ".toml"))
+        raise DataError(f"{path} is no table; give files that end in {endings} (a site's profile)")
     return DataSource(
         format=FORMATS[path.suffix.lower()], path=path, id=Schema.load(schema_text).id
     )
@@ -84,18 +84,18 @@ def write_federation(
     """
     schema = Schema.load(schema_text)
     read = [_read(table, schema_text) for table in tables]
-    targets = np.concatenate([each.train.targets for each in read])
+    targets = np.concatenate([site.train.targets for site in read])
     to.parent.mkdir(parents=True, exist_ok=True)
     with to.open("wb") as file:
         to.chmod(0o600)
         np.savez(
             file,
-            x=np.concatenate([each.train.features for each in read]),
+            x=np.concatenate([site.train.features for site in read]),
             y=np.stack([targets // 2, targets % 2], axis=1) if schema.task.intervals else targets,
-            owner=np.repeat(np.arange(len(read)), [len(each.train) for each in read]),
+            owner=np.repeat(np.arange(len(read)), [len(site.train) for site in read]),
         )
     return stated_of(schema.task), [
-        f"{table.name}: {_counts(each)}" for table, each in zip(tables, read, strict=True)
+        f"{table.name}: {_counts(site)}" for table, site in zip(tables, read, strict=True)
     ]
 
 

@@ -57,23 +57,23 @@ def read_file(path: Path) -> OwnArrays:
     try:
         # A pickle can run its author's code.
         with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in KNOWN if name in file.files}
+            arrays = {name: file[name] for name in KNOWN if name in file.files}
             names = sorted(file.files)
     except Exception as error:  # a damaged archive fails in many ways
         words = "holds Python objects" if "Object arrays" in str(error) else "is no .npz file"
         raise DataError(
             f"'dataset': {path} {words}; write it with numpy.savez(path, x=…, y=…), numbers only"
         ) from None
-    missing = [name for name in KNOWN[:2] if name not in found]
+    missing = [name for name in KNOWN[:2] if name not in arrays]
     if missing:
         raise DataError(
             f"'dataset': {path} has no array '{missing[0]}'; it holds {', '.join(names) or 'none'}"
         )
-    if ("x_test" in found) != ("y_test" in found):
+    if ("x_test" in arrays) != ("y_test" in arrays):
         raise DataError(
             f"'dataset': {path} has only one of 'x_test' and 'y_test'; write both, or neither"
         )
-    return OwnArrays(**found)
+    return OwnArrays(**arrays)
 
 
 def call_function(name: str) -> OwnArrays:
@@ -140,7 +140,7 @@ def _pair(data: Any, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
             )
         features.append(np.asarray(record[0]))
         targets.append(np.asarray(record[1]))
-    shapes = {one.shape for one in features}
+    shapes = {feature.shape for feature in features}
     if len(shapes) > 1:
         raise DataError(
             f"'dataset' '{name}': records have {len(shapes)} different shapes; make them alike"

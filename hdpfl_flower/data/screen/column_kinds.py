@@ -1,7 +1,4 @@
-"""Guess of a column's kind in a site's own table.
-
-Only for the site's own screen, as ``losses.py``.
-"""
+"""Guess of a column's kind, only for the site's own screen, as ``losses.py``."""
 
 from __future__ import annotations
 
@@ -14,28 +11,25 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.config.data_source import OwnColumn
-from hdpfl_flower.data.columns import Mask, Notation, TextColumn, Texts, days_in
+from hdpfl_flower.data.columns import Mask, Notation, Texts, days_in
 from hdpfl_flower.data.own_table import marked_number
 from hdpfl_flower.data.screen.losses import Labels, Loss, counted, loss
 from hdpfl_flower.data.table_reader import Redacted
 
-_TIMES = (
-    "", " %H:%M", " %H:%M:%S", "T%H:%M:%S", " %H:%M:%S.%f", "T%H:%M:%S.%f", "T%H:%M%z",
-    "T%H:%M:%S%z", "T%H:%M:%S.%f%z", " %H:%M:%S%z", " %H:%M:%S.%f%z", " %H:%M:%S %z",
-    " %H:%M:%S.%f %z", " %H:%M:%S UTC", " %H:%M:%S.%f UTC", ":%H:%M:%S", ":%H:%M:%S.%f",
-)  # fmt: skip
-_DAYS = (
-    "%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y%m%d", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y",
-    "%d%b%Y", "%d-%b-%Y", "%d %b %Y", "%d%b%y", "%d-%b-%y", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y",
-    "%m.%d.%Y", "%b %d %Y", "%b %d, %Y",
-)  # fmt: skip
+_TIMES = (  # noqa: SIM905 - a list of them would be a page
+    "| %H:%M| %H:%M:%S|T%H:%M:%S| %H:%M:%S.%f|T%H:%M:%S.%f|T%H:%M%z|T%H:%M:%S%z|T%H:%M:%S.%f%z"
+    "| %H:%M:%S%z| %H:%M:%S.%f%z| %H:%M:%S %z| %H:%M:%S.%f %z| %H:%M:%S UTC| %H:%M:%S.%f UTC"
+    "|:%H:%M:%S|:%H:%M:%S.%f"
+).split("|")
+_DAYS = (  # noqa: SIM905 - a list of them would be a page
+    "%Y-%m-%d|%d.%m.%Y|%d/%m/%Y|%m/%d/%Y|%Y%m%d|%Y/%m/%d|%d-%m-%Y|%m-%d-%Y|%d%b%Y|%d-%b-%Y|%d %b %Y"
+    "|%d%b%y|%d-%b-%y|%d.%m.%y|%d/%m/%y|%m/%d/%y|%m.%d.%Y|%b %d %Y|%b %d, %Y"
+).split("|")
 DATES = tuple(f"{day}{time}" for day in _DAYS for time in _TIMES)
 CENTURY = 1930
 """First year of two digits in a draft; the site chooses."""
-_SHAPES = {
-    "%Y": "[0-9]{4}", "%y": "[0-9]{2}", "%b": "[A-Za-z]{3}", "%f": "[0-9]+",
-    "%z": "(?:Z|[+-][0-9]{2}:?[0-9]{2})",
-}  # fmt: skip
+_SHAPES = {"%Y": "[0-9]{4}", "%y": "[0-9]{2}", "%b": "[A-Za-z]{3}", "%f": "[0-9]+"}
+_SHAPES |= {"%z": "(?:Z|[+-][0-9]{2}:?[0-9]{2})"}
 _BEGIN = re.compile("[0-9]|[A-Za-z]{3} [0-9]")
 _READABLE = 0.8
 _CODES, _WORDS = 10, 20
@@ -56,9 +50,9 @@ class ColumnKind(Redacted):
     Attributes:
         name: of the header.
         kind: the guess.
-        note: what the column holds.
+        note: content of the column.
         formats: of its dates.
-        own: how its numbers are written.
+        as_written: marks of its numbers.
         lost: cells that hold something and cannot be read so.
     """
 
@@ -66,7 +60,7 @@ class ColumnKind(Redacted):
     kind: Kind
     note: str
     formats: tuple[str, ...] = ()
-    own: OwnColumn = field(default_factory=OwnColumn)
+    as_written: OwnColumn = field(default_factory=OwnColumn)
     lost: Loss = field(default_factory=lambda: Loss(0, 0))
 
 
@@ -87,13 +81,13 @@ def kind_of(
     if not count:
         return ColumnKind(name, "left out", f"{said}left out, every cell is missing")
     share = f"{count} of {len(held)} hold something"
-    # A date such as 20240131 is also a number.
+    # Dates first: 20240131 is also a number.
     if formats := _formats(texts, held):
         read = np.isfinite(texts.days(formats, CENTURY))
         lost = _lost(texts, held & ~read, held, labels)
         note = f"{said}date, {share}: {', '.join(formats)}{_two_orders(texts, held, formats)}"
         return ColumnKind(name, "date", note, formats, lost=lost)
-    own, numbers = _as_numbers(texts, held, notation)
+    written, numbers = _as_numbers(texts, held, notation)
     is_number = np.isfinite(numbers) & held
     if is_number.sum() >= _READABLE * count:
         lost = _lost(texts, held & ~is_number, held, labels)
@@ -102,7 +96,7 @@ def kind_of(
         marked = held & is_number & ~np.isfinite(texts.numbers(notation))
         if marked.any():
             note += f"; {int(marked.sum())} with marks: {most_frequent(texts, marked)}"
-        return ColumnKind(name, kind, said + note, own=own, lost=lost)
+        return ColumnKind(name, kind, said + note, as_written=written, lost=lost)
     different = len(np.unique(texts.rows[held]))
     if different <= _WORDS and (2 * different <= count or different <= 2):
         return ColumnKind(
@@ -114,7 +108,7 @@ def kind_of(
 
 
 def _lost(texts: Texts, bad: Mask, held: Mask, labels: Labels | None) -> Loss:
-    return loss(bad, held, labels, counted(TextColumn(texts), bad))
+    return loss(bad, held, labels, counted(texts, bad))
 
 
 def _as_numbers(
@@ -128,16 +122,16 @@ def _as_numbers(
     counts = np.bincount(texts.rows[bad], minlength=len(texts.values))
     units: Counter[str] = Counter()
     has_limit = False
-    for at in np.flatnonzero(counts):
-        found = _MARKED.fullmatch(texts.plain[at].decode(errors="replace"))
-        if found:
-            has_limit = has_limit or bool(found[1])
-            units[found[2]] += int(counts[at])
-    # A unit is written often; what is written once is no unit but an error.
+    for place in np.flatnonzero(counts):
+        match = _MARKED.fullmatch(texts.plain[place].decode(errors="replace"))
+        if match:
+            has_limit = has_limit or bool(match[1])
+            units[match[2]] += int(counts[place])
+    # A unit is written often; a text that is written once is no unit but an error.
     strip = [unit for unit, n in units.items() if unit and n >= 0.05 * held.sum()]
-    own = OwnColumn.model_validate({"strip": strip, "below-limit": "half" if has_limit else ""})
-    read = [marked_number(text, own, notation) for text in texts.plain]
-    return own, np.array(read, dtype=np.float64)[texts.rows]
+    written = OwnColumn.model_validate({"strip": strip, "below-limit": "half" if has_limit else ""})
+    read = [marked_number(text, written, notation) for text in texts.plain]
+    return written, np.array(read, dtype=np.float64)[texts.rows]
 
 
 def _numeric(numbers: npt.NDArray[np.float64], share: str, values: str) -> tuple[Kind, str]:
@@ -161,29 +155,30 @@ def _likely_codes(different: npt.NDArray[np.float64], counts: npt.NDArray[np.int
     They consist of one digit (9, 8 or 7), and lie apart from all other values by more than a
     quarter of their range, or are the only negative ones.
     """
-    found: list[str] = []
+    codes: list[str] = []
     rest = different
     for _ in range(6):
-        for at, near in ((0, 1), (-1, -2)):
-            if len(rest) < 3 or not _CODE.fullmatch(f"{rest[at]:g}"):
+        for end, near in ((0, 1), (-1, -2)):
+            if len(rest) < 3 or not _CODE.fullmatch(f"{rest[end]:g}"):
                 continue
-            others = np.delete(rest, at)
-            is_apart = abs(rest[at] - rest[near]) > 0.25 * (others[-1] - others[0])
-            if is_apart or rest[at] < 0 <= others[0]:
-                found.append(f"{rest[at]:g} ({counts[different == rest[at]][0]} times)")
+            others = np.delete(rest, end)
+            is_apart = abs(rest[end] - rest[near]) > 0.25 * (others[-1] - others[0])
+            if is_apart or rest[end] < 0 <= others[0]:
+                codes.append(f"{rest[end]:g} ({counts[different == rest[end]][0]} times)")
                 rest = others
                 break
-    marks = ", ".join(found)
+    marks = ", ".join(codes)
     return (
-        f"; likely codes of a missing value: {marks}: then add them to 'missing'" if found else ""
+        f"; likely codes of a missing value: {marks}: then add them to 'missing'" if codes else ""
     )
 
 
 def _shape(form: str) -> re.Pattern[str]:
-    parts = re.split("(%.)", form)
-    return re.compile("".join(
-        _SHAPES.get(each, "[0-9]{1,2}") if each[:1] == "%" else re.escape(each) for each in parts
-    ))  # fmt: skip
+    pieces = (
+        _SHAPES.get(piece, "[0-9]{1,2}") if piece[:1] == "%" else re.escape(piece)
+        for piece in re.split("(%.)", form)
+    )
+    return re.compile("".join(pieces))
 
 
 _FORMS = {form: _shape(form) for form in DATES}
@@ -207,7 +202,9 @@ def _sample(texts: Texts, held: Mask) -> dict[str, int]:
     """Return counts of some distinct texts."""
     used = np.unique(texts.rows[held])
     counts = np.bincount(texts.rows[held], minlength=len(texts.values))
-    return {texts.plain[at].decode(errors="replace"): int(counts[at]) for at in used[:_MOST_TEXTS]}
+    return {
+        texts.plain[row].decode(errors="replace"): int(counts[row]) for row in used[:_MOST_TEXTS]
+    }
 
 
 def _formats(texts: Texts, held: Mask) -> tuple[str, ...]:
@@ -218,16 +215,16 @@ def _formats(texts: Texts, held: Mask) -> tuple[str, ...]:
     begun = (count for value, count in values.items() if _BEGIN.match(value))
     if sum(begun) < _READABLE * total:
         return ()
-    left, found = dict(values), []
+    left, formats = dict(values), []
     while left:
-        read = {each: _read_by(each, left) for each in DATES}
-        best = max(DATES, key=lambda each: sum(values[value] for value in read[each]))
+        read = {form: _read_by(form, left) for form in DATES}
+        best = max(DATES, key=lambda form: sum(values[value] for value in read[form]))
         if sum(values[value] for value in read[best]) < 0.05 * total:
             break
-        found.append(best)
+        formats.append(best)
         left = {value: count for value, count in left.items() if value not in {*read[best]}}
     dated = total - sum(left.values())
-    return tuple(found) if dated >= _READABLE * total else ()
+    return tuple(formats) if dated >= _READABLE * total else ()
 
 
 def _two_orders(texts: Texts, held: Mask, formats: tuple[str, ...]) -> str:
@@ -238,10 +235,12 @@ def _two_orders(texts: Texts, held: Mask, formats: tuple[str, ...]) -> str:
         if other not in _FORMS or other == form:
             continue
         mine, theirs = {*_read_by(form, values)}, {*_read_by(other, values)}
+        shared = {value: value.encode() for value in mine & theirs}
         twice = sum(
-            values[each] for each in mine & theirs
-            if days_in(each.encode(), (form,), CENTURY) != days_in(each.encode(), (other,), CENTURY)
-        )  # fmt: skip
+            values[value]
+            for value, text in shared.items()
+            if days_in(text, (form,), CENTURY) != days_in(text, (other,), CENTURY)
+        )
         if other in formats:
             return f"; two orders of day and month: {twice} cells are ambiguous, export them anew"
         if mine <= theirs and twice:
@@ -251,6 +250,6 @@ def _two_orders(texts: Texts, held: Mask, formats: tuple[str, ...]) -> str:
 
 def most_frequent(texts: Texts, held: Mask) -> str:
     """Return the most frequent texts and counts."""
-    found = counted(TextColumn(texts), held)
-    shown = ", ".join(f"'{text}' {count}" for text, count in found.most_common(_CODES))
-    return shown + (", …" if len(found) > _CODES else "")
+    counts = counted(texts, held)
+    shown = ", ".join(f"'{text}' {count}" for text, count in counts.most_common(_CODES))
+    return shown + (", …" if len(counts) > _CODES else "")

@@ -47,7 +47,7 @@ def spellings(ids: Sequence[bytes]) -> Spellings:
         # Joined, if an id without marks is so written.
         same = joined if joined in keys else key
         groups.setdefault(roundings.get(key, same), []).append(name)
-    alike = tuple(tuple(each) for each in groups.values() if len(each) > 1)
+    alike = tuple(tuple(group) for group in groups.values() if len(group) > 1)
     return Spellings(alike, sum(_without_zeros(text) in rounded for text in folded.values()))
 
 
@@ -60,17 +60,17 @@ def _folded(name: bytes) -> str:
     except UnicodeDecodeError:  # of another encoding than the others
         text = name.decode("latin-1")
     text = unicodedata.normalize("NFKC", re.sub("[\"'`´=]", "", text)).casefold()
-    kept = []
+    signs = []
     for sign in text:
         kind = unicodedata.category(sign)
         if kind == "Nd":
-            kept.append(str(unicodedata.decimal(sign)))
+            signs.append(str(unicodedata.decimal(sign)))
         elif kind in ("Zs", "Pd", "Pc", "Ps", "Pe", "Cc") or sign in "/\\:;|#*\u2212":
-            kept.append("-")
+            signs.append("-")
         elif kind not in ("Cf", "Pi", "Pf"):
-            kept.append(sign)
+            signs.append(sign)
     # Again: a sign of no width kept a letter from its accent.
-    text = unicodedata.normalize("NFKC", re.sub("-+", "-", "".join(kept)).strip("-.,"))
+    text = unicodedata.normalize("NFKC", re.sub("-+", "-", "".join(signs)).strip("-.,"))
     if _ROUNDED.fullmatch(text.replace(",", ".")):
         return text.replace(",", ".")
     text = re.sub("(?<=[0-9])[.,]0{1,2}$", "", text)  # 7.0, but no group of thousands

@@ -55,11 +55,11 @@ def about_images(source: DataSource, task: Task) -> Iterator[str]:
         )
     gone = np.array([bool(kind) for kind in lost], dtype=bool)
     by_class = Labels(tuple(classes), np.array(labels, np.int64), np.zeros(0, np.int64))
-    found = loss(gone, np.ones(len(gone), bool), by_class, Counter(kind for kind in lost if kind))
-    if level := found.level(1):
+    unread = loss(gone, np.ones(len(gone), bool), by_class, Counter(kind for kind in lost if kind))
+    if level := unread.level(1):
         yield (
-            f"{level}{found.lost} of {found.held} files are no images that can be read"
-            f"{found.in_words(1)}; export them as PNG or JPEG"
+            f"{level}{unread.lost} of {unread.held} files are no images that can be read"
+            f"{unread.in_words(1)}; export them as PNG or JPEG"
         )
     yield from _about_bits(greatest, source.bits)
     if clear:

@@ -1,7 +1,4 @@
-"""Constants, ids and leaks of the label among the features.
-
-Only for the site's own screen, as ``losses.py``.
-"""
+"""Constants, ids and leaks of the label among the features, only for the site's own screen."""
 
 from __future__ import annotations
 
@@ -24,17 +21,19 @@ IDS = 20
 """Whole numbers, all different, above which they are taken for ids."""
 
 
-def about_features(raw: RawTable, schema: Schema, own: OwnTable, labels: Labels) -> Iterator[str]:
+def about_features(
+    raw: RawTable, schema: Schema, site_table: OwnTable, labels: Labels
+) -> Iterator[str]:
     """Yield warnings about constants, ids and leaks."""
     for column in schema.columns:
         marks = (*schema.missing, *column.missing)
-        cells, missing = own.read(raw, column.name, column.aliases, marks)
+        cells, missing = site_table.read(raw, column.name, column.aliases, marks)
         if isinstance(column, NumberColumn):
             values = cells.numbers
         else:
-            texts, places = own.choices(column.name, column.categories)
-            indices = cells.lookup(texts)
-            values = np.where(indices >= 0, places[indices], np.nan)
+            texts, places = site_table.choices(column.name, column.categories)
+            index = cells.lookup(texts)
+            values = np.where(index >= 0, places[index], np.nan)
         held = np.isfinite(values) & ~missing
         different, name = np.unique(values[held]), f"warning: column '{column.name}'"
         if len(different) == 1 and held.sum() >= LEAST:
@@ -57,9 +56,7 @@ def _are_ids(different: npt.NDArray[np.float64], held: int) -> bool:
 def telling(
     values: npt.NDArray[np.float64], held: Mask, labels: Labels, *, is_number: bool
 ) -> float:
-    """Return a feature's AUROC for the label.
-
-    Or that of its absence; 0 for few records.
+    """Return a feature's AUROC for the label, or that of its absence; 0 for few records.
 
     The mean over the labels, each against all others. A category's score is the share of the
     label among the other records of that category.
@@ -87,7 +84,7 @@ def telling(
 
 def _share(values: npt.NDArray[np.float64], is_label: Mask) -> npt.NDArray[np.float64]:
     """Return each category's share of the label without the record, (n,)."""
-    _, category, counts = np.unique(values, return_inverse=True, return_counts=True)
-    others = counts[category] - 1
-    hits = np.bincount(category, weights=is_label)[category] - is_label
+    _, categories, counts = np.unique(values, return_inverse=True, return_counts=True)
+    others = counts[categories] - 1
+    hits = np.bincount(categories, weights=is_label)[categories] - is_label
     return np.where(others > 0, hits / np.maximum(others, 1), 0.5)

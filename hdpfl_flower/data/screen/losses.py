@@ -81,13 +81,13 @@ class Loss(Redacted):
 
     def in_words(self, tests: float) -> str:
         """Return commonest texts, counts by label, and a failed test."""
-        listed = "; ".join(f"'{text}' {count} times" for text, count in
-                           self.texts.most_common(_SHOWN))  # fmt: skip
+        commonest = self.texts.most_common(_SHOWN)
+        listed = "; ".join(f"'{text}' {count} times" for text, count in commonest)
         more = len(self.texts) - _SHOWN
         listed = f": {listed}" + (f"; and {more} other texts" if more > 0 else "") if listed else ""
         by = ", ".join(f"{lost} of {held} with '{name}'" for name, lost, held in self.by_label)
-        known = sum(lost for _, lost, _ in self.by_label)
-        by += f", {self.lost - known} of unknown label" if by and known < self.lost else ""
+        labelled = sum(lost for _, lost, _ in self.by_label)
+        by += f", {self.lost - labelled} of unknown label" if by and labelled < self.lost else ""
         depends = f"; the loss depends on the label (Fisher's exact test, p = {self.p:.1g})"
         by_label = f"; by label: {by}" if by else ""
         return listed + by_label + (depends if self.depends(tests) else "")
@@ -95,33 +95,32 @@ class Loss(Redacted):
 
 def loss(lost: Mask, held: Mask, labels: Labels | None, texts: Counter[str] | None = None) -> Loss:
     """Return the loss of cells ``lost`` among those ``held``, both (n,)."""
-    pairs = [] if labels is None else [
-        (name, int((lost & of).sum()), int((held & of).sum()))
-        for name, of in ((name, labels.rows == at) for at, name in enumerate(labels.names))
-    ]  # fmt: skip
+    pairs = []
+    if labels is not None:
+        groups = [(name, labels.rows == group) for group, name in enumerate(labels.names)]
+        pairs = [(name, int((lost & of).sum()), int((held & of).sum())) for name, of in groups]
     return _of_counts(int(lost.sum()), int(held.sum()), pairs, texts)
 
 
 def loss_of_rows(rows: int, lost: int, labels: Labels | None) -> Loss:
     """Return the loss of ``lost`` rows beside ``rows`` read."""
-    pairs = [] if labels is None else [
-        (name, int((labels.lost == at).sum()), int((labels.lost == at).sum())
-         + int((labels.rows == at).sum()))
-        for at, name in enumerate(labels.names)
-    ]  # fmt: skip
+    pairs = []
+    if labels is not None:
+        count = len(labels.names)
+        gone, read = (
+            np.bincount(of[of >= 0], minlength=count).tolist() for of in (labels.lost, labels.rows)
+        )
+        pairs = [(n, a, a + b) for n, a, b in zip(labels.names, gone, read, strict=True)]
     return _of_counts(lost, rows + lost, pairs)
 
 
 def _of_counts(
     lost: int, held: int, pairs: Sequence[tuple[str, int, int]], texts: Counter[str] | None = None
 ) -> Loss:
-    """Return the loss, tested.
-
-    By Fisher's exact test of each group against all others (Bonferroni).
-    """
+    """Return the loss, tested by Fisher's test of each group against all others (Bonferroni)."""
     if not lost:
         return Loss(0, held)
-    p, all_lost, every = 1.0, sum(each[1] for each in pairs), sum(each[2] for each in pairs)
+    p, all_lost, every = 1.0, sum(pair[1] for pair in pairs), sum(pair[2] for pair in pairs)
     if 0 < all_lost < every:
         from scipy.stats import fisher_exact  # takes .6 s to import
 
@@ -132,39 +131,38 @@ def _of_counts(
     return Loss(lost, held, texts or Counter(), tuple(pairs), p)
 
 
-def labels_of(raw: RawTable, schema: Schema, own: OwnTable, lost: Sequence[LostRow]) -> Labels:
-    """Return the labels of all rows.
-
-    Of a lost one if its cells leave one reading.
-    """
+def labels_of(
+    raw: RawTable, schema: Schema, site_table: OwnTable, lost: Sequence[LostRow]
+) -> Labels:
+    """Return the labels of all rows, of a lost one if its cells leave one reading."""
     column = outcomes(schema)[-1]  # of survival: the event
-    cells, missing = own.read(raw, column.column, column.aliases, schema.missing)
+    cells, missing = site_table.read(raw, column.column, column.aliases, schema.missing)
     groups = schema.label.classes if schema.label.event is None else schema.label.event.groups
     if groups:
-        texts, places = own.choices(column.column, groups)
+        texts, places = site_table.choices(column.column, groups)
 
         def group_of(read: Cells) -> Ints:
-            found = read.lookup(texts)
-            return np.where(found >= 0, places[found], -1)
+            index = read.lookup(texts)
+            return np.where(index >= 0, places[index], -1)
 
         names = tuple(values[0] for values in groups)
     else:
-        known = cells.numbers[np.isfinite(cells.numbers) & ~missing]
-        middle = float(np.median(known)) if len(known) else 0.0
+        numbers = cells.numbers[np.isfinite(cells.numbers) & ~missing]
+        middle = float(np.median(numbers)) if len(numbers) else 0.0
 
         def group_of(read: Cells) -> Ints:
             above = (read.numbers > middle).astype(np.int64)
             return np.where(np.isfinite(read.numbers), above, -1)
 
         names = (f"at most {middle:g}", f"above {middle:g}")
-    marks = (*schema.missing, *own.missing)
+    marks = (*schema.missing, *site_table.missing)
 
     def group_of_texts(written: Sequence[bytes]) -> Ints:
-        read = Cells.of_texts(Texts.of(written), own.form.notation)
+        read = Texts.of(written).cells(site_table.form.notation)
         return np.where(read.missing(marks), -1, group_of(read))
 
-    place = raw.lost.places[own.wanted(column.column, column.aliases)] if raw.lost else 0
-    is_plain = bool(groups) or not own.own(column.column).is_scaled
+    place = raw.lost.places[site_table.wanted(column.column, column.aliases)] if raw.lost else 0
+    is_plain = bool(groups) or not site_table.own(column.column).is_scaled
     of_lost = lost_labels(lost, place, group_of_texts) if is_plain else np.full(len(lost), -1)
     return Labels(names, np.where(missing, -1, group_of(cells)), of_lost)
 
@@ -199,9 +197,8 @@ class TableLosses(Redacted):
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield columns, empty for all, and their lines."""
         columns = {**self.outcomes, **self.cells}
-        lost, held = (sum(getattr(each, name) for each in columns.values()) for name in
-                      ("lost", "held"))  # fmt: skip
-        clipped = sum(each.lost for each in self.clipped.values())
+        lost, held = (sum(getattr(c, name) for c in columns.values()) for name in ("lost", "held"))
+        clipped = sum(c.lost for c in self.clipped.values())
         rows = f"lost: {self.rows.lost} of {self.rows.held} records, {lost} of {held} cells"
         yield "", f"{rows} that hold something; {clipped} numbers clipped"
         if self.rows.lost:
@@ -212,25 +209,29 @@ class TableLosses(Redacted):
                 "quotes pair? In a cell a quote must be doubled (RFC 4180)"
             )
             yield "", message
-        for name, each in columns.items():
-            if each.lost:
+        for name, cells in columns.items():
+            if cells.lost:
                 message = (
-                    f"{each.level(self.tests)}column '{name}': {each.lost} of {each.held} cells "
-                    f"that hold something cannot be read{each.in_words(self.tests)}. Say how the "
+                    f"{cells.level(self.tests)}column '{name}': {cells.lost} of {cells.held} cells "
+                    f"that hold something cannot be read{cells.in_words(self.tests)}. Say how the "
                     "site writes them: 'decimal', 'missing' or 'encoding' in [data], 'values', "
                     f"'missing', 'strip', 'below-limit' or 'to' in [data.columns.{name}]"
                 )
                 yield name, message
-        for name, each in self.clipped.items():
-            if each.lost:
-                doubt = f"; is the unit the schema's? Set 'data.columns.{name}.factor'"
-                codes = f"; codes of a missing value belong in 'data.columns.{name}.missing'"
-                is_many = each.lost >= WARNED * each.held
-                advice = doubt if each.lost > MOST * each.held else codes if is_many else ""
+        for name, cells in self.clipped.items():
+            if cells.lost:
+                is_many = cells.lost >= WARNED * cells.held
+                advice = (
+                    f"; codes of a missing value belong in 'data.columns.{name}.missing'"
+                    if is_many
+                    else ""
+                )
+                if cells.lost > MOST * cells.held:
+                    advice = f"; is the unit the schema's? Set 'data.columns.{name}.factor'"
                 message = (
-                    f"{'warning: ' if is_many else ''}column '{name}': "
-                    f"{each.lost} of {each.held} numbers lie outside the schema's bounds and are "
-                    f"clipped{each.in_words(math.inf)}{advice}"
+                    f"{'warning: ' if is_many else ''}column '{name}': {cells.lost} of "
+                    f"{cells.held} numbers lie outside the schema's bounds and are clipped"
+                    f"{cells.in_words(math.inf)}{advice}"
                 )
                 yield name, message
 
@@ -248,23 +249,25 @@ class TableLosses(Redacted):
         )
 
 
-def table_losses(raw: RawTable, schema: Schema, own: OwnTable) -> TableLosses:
+def table_losses(raw: RawTable, schema: Schema, site_table: OwnTable) -> TableLosses:
     """Return the losses of ``raw``, with its ``lost`` rows."""
     lost = lost_rows(raw.lost)
-    labels = labels_of(raw, schema, own, lost)
+    labels = labels_of(raw, schema, site_table, lost)
     cells: dict[str, Loss] = {}
     clipped: dict[str, Loss] = {}
     for column in schema.columns:
-        bad, missing = unreadable(column, raw, schema, own)
-        cells[column.name] = _cells_lost(column, bad, missing, raw, schema, own, labels)
+        bad, missing = unreadable(column, raw, schema, site_table)
+        cells[column.name] = _cells_lost(column, bad, missing, raw, schema, site_table, labels)
         if isinstance(column, NumberColumn):
-            numbers = own.read(raw, column.name, column.aliases, ())[0].numbers
+            numbers = site_table.read(raw, column.name, column.aliases, ())[0].numbers
             outside = ~missing & ((numbers < column.bounds[0]) | (numbers > column.bounds[1]))
-            texts = counted(raw.columns[own.wanted(column.name, column.aliases)], outside)
+            texts = counted(raw.columns[site_table.wanted(column.name, column.aliases)], outside)
             clipped[column.name] = loss(outside, ~missing, labels, texts)
     of_label = {
-        each.column: _cells_lost(each, *unreadable(each, raw, schema, own), raw, schema, own, None)
-        for each in outcomes(schema)
+        outcome.column: _cells_lost(
+            outcome, *unreadable(outcome, raw, schema, site_table), raw, schema, site_table, None
+        )
+        for outcome in outcomes(schema)
     }
     rows = loss_of_rows(len(raw.positions), len(lost), labels)
     doubtful = raw.lost.doubtful if raw.lost else 0
@@ -277,29 +280,31 @@ def _cells_lost(
     missing: Mask,
     raw: RawTable,
     schema: Schema,
-    own: OwnTable,
+    site_table: OwnTable,
     labels: Labels | None,
 ) -> Loss:
     name = column.column if isinstance(column, (Label, EventColumn)) else column.name
-    texts = _texts(raw, name, column.aliases, schema.missing, own, bad) if bad.any() else None
+    texts = (
+        _texts(raw, name, column.aliases, schema.missing, site_table, bad) if bad.any() else None
+    )
     return loss(bad, ~missing, labels, texts)
 
 
 def unreadable(
-    column: AnyColumn, raw: RawTable, schema: Schema, own: OwnTable
+    column: AnyColumn, raw: RawTable, schema: Schema, site_table: OwnTable
 ) -> tuple[Mask, Mask]:
     """Return masks of unreadable and of missing cells, both (n,)."""
     if isinstance(column, EventColumn):
-        index, missing = event_of(raw, schema, own)
+        index, missing = event_of(raw, schema, site_table)
         return (index < 0) & ~missing, missing
     if isinstance(column, Label):
-        cells, missing = own.read(raw, column.column, column.aliases, schema.missing)
+        cells, missing = site_table.read(raw, column.column, column.aliases, schema.missing)
         if column.edges:
             return ~is_time(cells.numbers) & ~missing, missing
-        found = outcomes_of(raw, schema, own, Summary(raw.rows))
-        return ~found.known & ~found.missing, found.missing
+        outcomes_read = outcomes_of(raw, schema, site_table, Summary(raw.rows))
+        return ~outcomes_read.known & ~outcomes_read.missing, outcomes_read.missing
     block = np.zeros((len(raw.positions), len(column.feature_names)), dtype=np.float32)
-    filled, missing, _ = encode_column(column, raw, schema, own, block)
+    filled, missing, _ = encode_column(column, raw, schema, site_table, block)
     return filled & ~missing, missing
 
 
@@ -308,23 +313,23 @@ def _texts(
     name: str,
     aliases: Sequence[str],
     marks: Sequence[str],
-    own: OwnTable,
+    site_table: OwnTable,
     bad: Mask,
 ) -> Counter[str]:
     """Return the unreadable texts in the rows ``bad`` of a column."""
-    column, how = raw.columns[own.wanted(name, aliases)], own.own(name)
+    column, how = raw.columns[site_table.wanted(name, aliases)], site_table.own(name)
     if not how.to:
         return counted(column, bad)
     dated = np.isfinite(column.days(how.date_formats, how.century_from))
-    found = counted(column, bad & ~dated)
-    since, _ = own.since(raw, name, len(bad), marks)
-    reference = own.reference(name)
+    texts = counted(column, bad & ~dated)
+    since, _ = site_table.since(raw, name, len(bad), marks)
+    reference = site_table.reference(name)
     if reference is not None:
-        found += counted(raw.columns[reference], bad & dated & ~np.isfinite(since))
+        texts += counted(raw.columns[reference], bad & dated & ~np.isfinite(since))
     late = int((bad & dated & np.isfinite(since)).sum())
     # An age below 0, or a time to an event.
     order = "after" if how.to == "age" else "before"
-    return found + Counter({f"(a date {order} 'reference')": late} if late else {})
+    return texts + Counter({f"(a date {order} 'reference')": late} if late else {})
 
 
 def counted(column: Any, rows: Mask) -> Counter[str]:
@@ -334,9 +339,9 @@ def counted(column: Any, rows: Mask) -> Counter[str]:
         kind = "(a type of Parquet that is neither number nor text; dates need 'to')"
         return Counter({kind: int(rows.sum())} if rows.any() else {})
     counts = np.bincount(texts.rows[rows], minlength=len(texts.values))
-    found: Counter[str] = Counter()
-    for at in np.flatnonzero(counts):
-        text = texts.values[at][: 4 * _LONGEST].decode(errors="replace")
+    counted_texts: Counter[str] = Counter()
+    for row in np.flatnonzero(counts):
+        text = texts.values[row][: 4 * _LONGEST].decode(errors="replace")
         shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-        found[shown] += int(counts[at])
-    return found
+        counted_texts[shown] += int(counts[row])
+    return counted_texts

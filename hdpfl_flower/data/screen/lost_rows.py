@@ -1,7 +1,4 @@
-"""Rows that cannot be cut, with cause and label.
-
-Only for the site's own screen, as ``losses.py``.
-"""
+"""Rows that cannot be cut, with cause and label, only for the site's own screen."""
 
 from __future__ import annotations
 
@@ -48,13 +45,13 @@ def lost_rows(lost: LostRows | None) -> list[LostRow]:
     Lines in a row that together have the header's cells are one row, broken by a line break outside
     of quotes in a column that is not read; unless a later one begins as the first does.
     """
-    found: list[LostRow] = []
-    at, read = 0, {*lost.places.values()} if lost else set()
-    while lost is not None and at < len(lost.rows):
-        cells, end = lost.cells[at], at + 1
-        joined, why = cells, QUOTES if lost.unpaired[at] else ""
+    rows: list[LostRow] = []
+    start, read = 0, {*lost.places.values()} if lost else set()
+    while lost is not None and start < len(lost.rows):
+        cells, end = lost.cells[start], start + 1
+        joined, why = cells, QUOTES if lost.unpaired[start] else ""
         while (
-            end < min(len(lost.rows), at + _MOST_LINES)
+            end < min(len(lost.rows), start + _MOST_LINES)
             and lost.rows[end] == lost.rows[end - 1] + 1
             and len(joined) + len(lost.cells[end]) - 1 <= lost.width
             and len(joined) - 1 not in read
@@ -63,16 +60,16 @@ def lost_rows(lost: LostRows | None) -> list[LostRow]:
         ):
             more, end = lost.cells[end], end + 1
             joined = (*joined[:-1], joined[-1] + b"\n" + more[0], *more[1:])
-        if len(joined) == lost.width and end > at + 1:
+        if len(joined) == lost.width and end > start + 1:
             cells, why = joined, BROKEN
         else:
-            end = at + 1
+            end = start + 1
         missing = lost.width - len(cells)
-        found.append(
-            LostRow(lost.rows[at], cells, missing, why or (SHORT if missing > 0 else LONG))
+        rows.append(
+            LostRow(lost.rows[start], cells, missing, why or (SHORT if missing > 0 else LONG))
         )
-        at = end
-    return found
+        start = end
+    return rows
 
 
 def _shape(text: bytes) -> bytes:
@@ -88,8 +85,8 @@ def lost_labels(
     the left and from the right.
     """
     left = [row.cells[place] if place < len(row.cells) else b"" for row in lost]
-    right = [row.cells[place - row.missing] if 0 <= place - row.missing < len(row.cells) else b""
-             for row in lost]  # fmt: skip
+    ends = ((row.cells, place - row.missing) for row in lost)
+    right = [cells[end] if 0 <= end < len(cells) else b"" for cells, end in ends]
     if not lost:
         return np.zeros(0, dtype=np.int64)
     first, last = group_of(left), group_of(right)
@@ -107,11 +104,14 @@ def one_cell_longer(lost: Sequence[LostRow]) -> str:
     """Return the fault of rows with one more cell."""
     remedy = "R writes the names of rows so: export it with write.csv, or col.names = NA"
     pairs = range(min(len(row.cells) for row in lost) - 1)
-    numbered = [row.cells[0] for row in lost] == [b"%d" % at for at in range(1, len(lost) + 1)]
+    numbered = [row.cells[0] for row in lost] == [
+        b"%d" % number for number in range(1, len(lost) + 1)
+    ]
     if all(not row.cells[-1].strip() for row in lost):
         remedy = "they end with a delimiter: write one at the end of the header, too"
     elif not numbered and any(
-        all(_DECIMAL.fullmatch(b",".join(row.cells[at : at + 2])) for row in lost) for at in pairs
+        all(_DECIMAL.fullmatch(b",".join(row.cells[left : left + 2])) for row in lost)
+        for left in pairs
     ):
         remedy = (
             "a decimal comma outside of quotes cuts a number in two, or R wrote the names of rows: "

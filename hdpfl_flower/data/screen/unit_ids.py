@@ -21,7 +21,7 @@ def read_alike(source: DataSource, typed: Sequence[bytes]) -> list[bytes]:
     [b'7', b'P-07']
     """
     if not source.column:
-        return [each.strip() for each in typed]
+        return [text.strip() for text in typed]
     return Texts.of(typed).ids(Notation(source.decimal, source.thousands))
 
 
@@ -36,9 +36,11 @@ def unit_ids(source: DataSource) -> list[bytes]:
             unit.name for _, files in listing(source.path) for unit in files if unit.is_dir()
         ]
         return [os.fsencode(name) for name in dict.fromkeys(folders)]
-    own = OwnTable.of(source)
-    wanted = own.wanted(source.id)
-    texts = load_table(source.path, source.format, [wanted], own.form).columns[wanted].texts()
+    site_table = OwnTable.of(source)
+    wanted = site_table.wanted(source.id)
+    texts = (
+        load_table(source.path, source.format, [wanted], site_table.form).columns[wanted].texts()
+    )
     if texts is None:
         raise DataError(f"column '{source.id}' has a type that cannot be an id; store it as text")
-    return list(dict.fromkeys(each for each in texts.ids(own.form.notation) if each))
+    return list(dict.fromkeys(text for text in texts.ids(site_table.form.notation) if text))

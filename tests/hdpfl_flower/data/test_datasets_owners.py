@@ -1,4 +1,4 @@
-"""Named data sets of natural owners: the hospitals of Heart, the schools of School."""
+"""Named data set of natural owners: the hospitals of Heart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from hdpfl_flower.data.datasets import HOSPITALS, Dataset, load_dataset, task_of
-from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Records
 
 REAL = os.environ.get("HDPFL_TEST_DATA", "")
@@ -67,48 +66,9 @@ def test_heart_has_four_natural_owners_and_tests_every_fifth(tmp_path: Path, lay
     np.testing.assert_array_equal(np.rint((test.features[:, 0] + 1) * 35), [4, 9, 4, 9, 4, 4])
 
 
-def test_school_scales_by_public_constants(tmp_path: Path) -> None:
-    from scipy.io import savemat
-
-    generator = np.random.default_rng(3)
-    pupils, marks = np.empty((1, 3), dtype=object), np.empty((1, 3), dtype=object)
-    for school, count in enumerate((11, 5, 3)):
-        features = generator.integers(0, 2, (count, 28), dtype=np.uint8)
-        features[:, 3:5] = generator.integers(0, 101, (count, 2))
-        pupils[0, school], marks[0, school] = features, np.arange(count, dtype=np.uint8)[:, None]
-    (tmp_path / "school").mkdir()
-    savemat(tmp_path / "school" / "school.mat", {"X": pupils, "Y": marks})
-    dataset = load_dataset("school", str(tmp_path))
-    test = check(dataset, "school")
-    np.testing.assert_array_equal(dataset.owners, [0] * 9 + [1] * 4 + [2] * 3)
-    np.testing.assert_allclose(test.targets * 70, [4, 9, 4], atol=1e-5)
-    np.testing.assert_allclose(
-        dataset.train.targets[:9] * 70, [0, 1, 2, 3, 5, 6, 7, 8, 10], atol=1e-5
-    )
-    expected = np.delete(pupils[0, 0], [4, 9], axis=0).astype(float)
-    expected[:, 3:5] = expected[:, 3:5] / 50 - 1
-    np.testing.assert_allclose(dataset.train.features[:9], expected, atol=1e-6)
-    (tmp_path / "school" / "school.mat").write_bytes(b"not a matrix")
-    load_dataset.cache_clear()
-    with pytest.raises(DataError, match=r"school/school\.mat"):
-        load_dataset("school", str(tmp_path))
-
-
 def test_real_heart_has_the_documented_hospitals() -> None:
     dataset = load_dataset("heart", real_folder("heart"))
     assert len(dataset.train) + len(check(dataset, "heart")) == 303 + 294 + 123 + 200
     assert dataset.owners is not None
     np.testing.assert_array_equal(np.bincount(dataset.owners), [243, 236, 99, 160])
     assert 0.5 < dataset.train.targets.mean() < 0.6
-
-
-def test_real_school_has_139_schools_within_the_constants() -> None:
-    dataset = load_dataset("school", real_folder("school"))
-    test = check(dataset, "school")
-    assert dataset.owners is not None
-    assert len(np.unique(dataset.owners)) == 139
-    assert len(dataset.train) + len(test) == 15_362
-    for records in (dataset.train, test):
-        assert np.abs(records.features).max() <= 1
-        assert records.targets.min() >= 0
-        assert records.targets.max() <= 1

@@ -9,10 +9,11 @@ import pytest
 from hdpfl_flower.estimators import noise_level as module
 from hdpfl_flower.estimators.near_copies import COPIES
 from hdpfl_flower.estimators.noise_level import measure_noise
+from hdpfl_flower.estimators.temporal import NoiseMemory, track
 from hdpfl_flower.linalg.types import Vector
 
 Rows = npt.NDArray[np.float32]
-METHODS = ("factor-analysis", "residual-mad", "auto", "temporal")
+METHODS = ("factor-analysis", "residual-mad", "auto")
 
 
 def honest(seed: int, n: int = 10, d: int = 6_000) -> tuple[Rows, Vector]:
@@ -43,13 +44,28 @@ def share(levels: Vector, rows: int) -> float:
 def test_copies_weigh_together_as_one(method: str, copies: int, jitter: float) -> None:
     """A level's standard error is 2 or 3 % here: 1.5 leaves ten of them."""
     rows, variances = honest(2)
-    before = copied(honest(3)[0], copies, jitter, 4) if method == "temporal" else None
-    found = measure_noise(copied(rows, copies, jitter, 5), method, before)
+    found = measure_noise(copied(rows, copies, jitter, 5), method)
     kept = np.append(variances[:1], variances[copies:])
     assert share(found.variances, copies) <= 1.5 * share(kept, 1)
     assert not found.identified
     assert COPIES in found.why
     others = found.variances[copies:] / variances[copies:]
+    assert np.all(np.abs(others - 1) < 0.5), "the others keep their levels"
+
+
+@pytest.mark.parametrize("jitter", [0.0, 1e-3, 0.05])
+@pytest.mark.parametrize("copies", [2, 3])
+def test_copies_in_two_rounds_weigh_together_as_one_client(copies: int, jitter: float) -> None:
+    rows, variances = honest(2)
+    sites = [f"site-{i}" for i in range(len(rows))]
+    memory, _ = track(NoiseMemory(), 1, sites, copied(honest(3)[0], copies, jitter, 4))
+    _, tracked = track(memory, 2, sites, copied(rows, copies, jitter, 5))
+    weights = np.append(variances[:1], variances[copies:])
+    assert share(tracked.variances, copies) <= 1.5 * share(weights, 1)
+    assert not tracked.identified[:copies].any()
+    assert all(reason.startswith("temporal") for reason in tracked.reasons)
+    assert all(COPIES in reason for reason in tracked.reasons[:copies])
+    others = tracked.variances[copies:] / variances[copies:]
     assert np.all(np.abs(others - 1) < 0.5), "the others keep their levels"
 
 

@@ -125,7 +125,7 @@ def unlike(kind: str, seed: int, n: int = 20, d: int = 20_000) -> tuple[Rows, Ve
 @pytest.mark.parametrize("kind", ["none", "dense", "sparse", "heavy"])
 def test_auto_is_within_a_hundredth_of_the_best_estimator(kind: str) -> None:
     rows, variances = unlike(kind, 1)
-    single = [m for m in ESTIMATORS if m not in ("auto", "temporal")]
+    single = [method for method in ESTIMATORS if method != "auto"]
     best = min(excess(estimate_noise_levels(rows, method), variances) for method in single)
     assert excess(estimate_noise_levels(rows, "auto"), variances) <= 1.01 * best
 
@@ -217,8 +217,7 @@ def flattened(rows: Rows, kind: str, seed: int) -> Rows:
 @pytest.mark.parametrize("method", ESTIMATORS)
 def test_a_flat_update_is_the_noisiest_of_the_round(method: str, kind: str) -> None:
     rows = flattened(rows_of(2), kind, 3)
-    previous = flattened(rows_of(4), kind, 5) if method == "temporal" else None
-    found = measure_noise(rows, method, previous)
+    found = measure_noise(rows, method)
     others = np.delete(found.variances, 2)
     assert found.variances[2] == others.max()
     assert not found.identified

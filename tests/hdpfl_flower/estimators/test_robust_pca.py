@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 from threadpoolctl import threadpool_limits
 
-from hdpfl_flower.estimators.robust_pca import blockwise_rpca, robust_pca
+from hdpfl_flower.estimators.robust_pca import robust_pca, sampled_rpca
 from hdpfl_flower.linalg.types import Matrix
 
 
@@ -105,12 +105,11 @@ def test_it_takes_less_than_one_and_a_half_matrices_and_leaves_the_updates() -> 
     assert peak <= 1.5 * updates.nbytes
 
 
-@pytest.mark.parametrize("generator", [None, np.random.default_rng(7)])
-def test_blocks_stand_for_the_whole(generator: np.random.Generator | None) -> None:
+def test_a_sample_stands_for_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """On 4,000 of 16,000 coordinates a variance has √(2/4,000) = 2 % error; five times that."""
-    updates, _ = drawn("weak", 10, 16_000)
-    whole = robust_pca(updates).variances
-    for blocks in (1, 4):
-        part = blockwise_rpca(updates, 4_000, blocks, generator).variances
-        # λ follows the block's size, which moves the level but hardly the ratios
-        np.testing.assert_allclose(part / part.mean(), whole / whole.mean(), rtol=0.12)
+    monkeypatch.setattr("hdpfl_flower.estimators.robust_pca.SAMPLE", 4_000)
+    updates, _ = drawn("weak", 10, 16_300)
+    whole, sample = robust_pca(updates).variances, sampled_rpca(updates).variances
+    assert np.any(sample != whole)
+    # λ follows the sample's size, which moves the level but hardly the ratios
+    np.testing.assert_allclose(sample / sample.mean(), whole / whole.mean(), rtol=0.12)

@@ -107,8 +107,6 @@ def test_every_record_is_at_one_site_as_its_group_sees_it(kind: str) -> None:
         ("rotation:3:²", "digits", "write rotation:SIZE"),
         ("rotation:13:0", "digits", "at least 1 site"),
         ("rotation:6:7", "heart", "no square images"),
-        ("rotation:6:7", "school", "no square images"),
-        ("label-shift:6:7", "school", "not classes"),
         ("rotation:3:3:3:3:1", "digits", "at most 4"),
         ("label-shift:3:3:7", "heart", "at most 2"),
         ("label-noise:6:7", "digits", "label-noise-PERCENT:SIZE"),
@@ -116,7 +114,6 @@ def test_every_record_is_at_one_site_as_its_group_sees_it(kind: str) -> None:
         ("label-noise-100:6:7", "digits", "label-noise-PERCENT:SIZE"),
         ("label-noise-٣:6:7", "digits", "label-noise-PERCENT:SIZE"),
         ("label-noise-30:3:3:7", "digits", "at most 2"),
-        ("label-noise-30:6:7", "school", "not classes"),
         ("inverted:3:3:7", "digits", "at most 2"),
         ("brighter:6:7", "heart", "no images"),
         ("inverted:6:7", "heart", "no images"),
@@ -128,6 +125,12 @@ def test_impossible_groups_are_refused_by_name(spec: str, dataset: str, words: s
     with pytest.raises(TermsError, match=words) as caught:
         simulated_records(terms, 0, 13)
     assert "'groups'" in str(caught.value)
+
+
+@pytest.mark.parametrize("spec", ["label-shift:6:7", "label-noise-30:6:7"])
+def test_groups_by_labels_need_classes(spec: str) -> None:
+    with pytest.raises(TermsError, match=r"'groups'.*not classes"):
+        parse_groups(spec, Task.regression((3,)))
 
 
 def test_the_test_weighs_groups_by_their_sites_and_names_the_smallest() -> None:
