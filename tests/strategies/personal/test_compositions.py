@@ -17,6 +17,7 @@ from hdpfl_flower.models.networks import flatten
 from hdpfl_flower.models.parts import parts_of
 from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import RunResult
+from tests.cases import sampled
 
 pytestmark = pytest.mark.usefixtures("guessed_noise")
 
@@ -54,7 +55,7 @@ def run(folder: Path, **more: Any) -> tuple[RunConfig, RunResult]:
     return RunConfig(sent, config.server, config.simulation), result
 
 
-@pytest.mark.parametrize("case", COMPOSED)
+@pytest.mark.parametrize("case", sampled(COMPOSED, ("pfa-plus", "ppsgd", "clusters")))
 def test_a_rule_sees_the_shared_part_and_each_site_keeps_its_own(tmp_path: Path, case: str) -> None:
     config, result = run(tmp_path, **COMPOSED[case])
     assert [event["accepted"] for event in result.rounds] == [[str(i) for i in range(SITES)]] * 3
