@@ -15,15 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.audit import (
-    ENGINES,
-    SURE,
-    WIDTH,
-    Finding,
-    attack,
-    claimed,
-    default_training,
-)
+from client_app.audit import ENGINES, SURE, WIDTH, Finding, attack, claimed, default_training
 from client_app.training import dpsgd
 from client_app.training.unit_engines import UnitEngine
 from hdpfl_flower.config.profile import Profile

@@ -89,13 +89,7 @@ def new_ledger(folder: Path, cap: tuple[float, float] = CAP) -> None:
 
 
 def kill_and_go_on(
-    workers: Workers,
-    folder: Path,
-    point: str,
-    fate: str,
-    *,
-    turn: int = 0,
-    **how: Any,
+    workers: Workers, folder: Path, point: str, fate: str, *, turn: int = 0, **how: Any
 ) -> None:
     """Kill a worker at ``point``; start another that retries, goes on, and fills the budget.
 

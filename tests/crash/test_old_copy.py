@@ -133,11 +133,7 @@ def test_a_lagging_anchor_is_true(workers: Workers, folder: Path, stage: str, po
 
 
 @pytest.mark.parametrize(
-    ("point", "fate"),
-    [
-        ("work: half done", "lost"),
-        ("seal: after COMMIT", "same"),
-    ],
+    ("point", "fate"), [("work: half done", "lost"), ("seal: after COMMIT", "same")]
 )
 def test_the_clock_is_not_read(workers: Workers, folder: Path, point: str, fate: str) -> None:
     """Every entry is dated anywhere between the years 1 and 9946."""

@@ -222,8 +222,7 @@ def watched(folder: Path) -> Iterator[Watched]:
         exporter("server_app.commands", *look, log=folder / "exporter.log") as ours,
         exporter("client_app.commands", "--profile", profile, log=folder / "site.log") as theirs,
         prometheus(
-            folder / "prometheus",
-            config_of(ours, theirs, sites[WATCHED] / "ledger.sqlite.token"),
+            folder / "prometheus", config_of(ours, theirs, sites[WATCHED] / "ledger.sqlite.token")
         ) as url,
     ):
         watched = Watched(url, runs, sites)

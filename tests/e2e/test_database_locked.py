@@ -14,13 +14,7 @@ import pytest
 
 from hdpfl_flower.monitoring.journal import Event
 from tests.e2e.engines import Federation, free_ports, rounds_of
-from tests.e2e.faults import (
-    HEART,
-    check_books,
-    rounds_so_far,
-    wait_for_round,
-    write_hospital,
-)
+from tests.e2e.faults import HEART, check_books, rounds_so_far, wait_for_round, write_hospital
 
 pytestmark = [pytest.mark.engines, pytest.mark.wards]
 

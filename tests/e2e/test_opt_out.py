@@ -19,15 +19,7 @@ from client_app.training.ditto import kept_personal_path
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Event
-from tests.e2e.engines import (
-    ROOT,
-    Done,
-    Federation,
-    free_ports,
-    processes,
-    rounds_of,
-    toml_of,
-)
+from tests.e2e.engines import ROOT, Done, Federation, free_ports, processes, rounds_of, toml_of
 
 pytestmark = pytest.mark.engines
 

@@ -43,10 +43,7 @@ def test_least_squares_has_the_predicted_variance(kind: str) -> None:
         for _ in range(DRAWS)
     ])  # fmt: skip
     error = float(found.std()) / math.sqrt(DRAWS)
-    alpha2 = {
-        "orthogonal": orthogonal_alpha2(BETA2, N),
-        "gaussian": gaussian_alpha2(BETA2, N, D),
-    }
+    alpha2 = {"orthogonal": orthogonal_alpha2(BETA2, N), "gaussian": gaussian_alpha2(BETA2, N, D)}
     other = "gaussian" if kind == "orthogonal" else "orthogonal"
     assert abs(float(found.mean()) - alpha2[kind]) < ALARM * error
     assert abs(float(found.mean()) - alpha2[other]) > ALARM * error

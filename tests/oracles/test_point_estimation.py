@@ -128,8 +128,7 @@ def test_the_opted_out_lambda_is_that_of_the_bayes_rule() -> None:
     shared = drawn["sent"] @ weights(f, best_ratio(f))
     errors = {
         factor: mean_square(
-            personal(drawn["own"][:, 0], shared, factor * opted_out_lambda(f)),
-            drawn["truth"][:, 0],
+            personal(drawn["own"][:, 0], shared, factor * opted_out_lambda(f)), drawn["truth"][:, 0]
         )
         for factor in (0.5, 1.0, 2.0)
     }

@@ -158,8 +158,7 @@ def no_reply_from_few(plan: Plan, records: int, payload: bytes, size: int) -> Re
 
 
 @pytest.mark.parametrize(
-    "leak",
-    [num_examples, steps_in_a_name, precision_by_epsilon, a_byte_a_step, no_reply_from_few],
+    "leak", [num_examples, steps_in_a_name, precision_by_epsilon, a_byte_a_step, no_reply_from_few]
 )
 def test_the_form_shows_a_leak(tmp_path: Path, leak: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _after_training(monkeypatch, leak)

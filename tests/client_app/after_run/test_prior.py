@@ -95,9 +95,7 @@ def test_one_record_changes_one_count_by_one_and_a_sum_by_at_most_one() -> None:
 def test_the_log_prior_by_hand() -> None:
     three = Task.classification((1,), 3)
     np.testing.assert_allclose(
-        log_prior(three, np.array([8, 4, 2], np.float32), 0.0),
-        np.log([2, 1, 0.5]),
-        atol=1e-6,
+        log_prior(three, np.array([8, 4, 2], np.float32), 0.0), np.log([2, 1, 0.5]), atol=1e-6
     )
     binary = Task.classification((1,), 2)
     found = log_prior(binary, np.array([30, 90], np.float32), 0.0)

@@ -39,11 +39,7 @@ _SCALE, _STEP = 1e9, 2.0**50
 
 
 def attack_by_rounding(
-    plan: Plan,
-    engine: str,
-    training: Training,
-    *,
-    advance: _Advance = lambda: None,
+    plan: Plan, engine: str, training: Training, *, advance: _Advance = lambda: None
 ) -> Finding:
     """Return what a tester learns of one record from hostile weights and ``RELEASES`` releases.
 
@@ -82,9 +78,7 @@ def attack_by_rounding(
     )
 
 
-def _worst(
-    engine: Engine,
-) -> tuple[npt.NDArray[np.float32], Records, npt.NDArray[np.float64]]:
+def _worst(engine: Engine) -> tuple[npt.NDArray[np.float32], Records, npt.NDArray[np.float64]]:
     """Return weights and records whose first one moves the sum most, and the way it moves."""
     found, worst = 0.0, None
     for size in SIZES:

@@ -14,14 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from client_app.audit import (
-    _STEP,
-    CLIP_NORM,
-    SURE,
-    canary_engine,
-    canary_records,
-    default_training,
-)
+from client_app.audit import _STEP, CLIP_NORM, SURE, canary_engine, canary_records, default_training
 from client_app.training.dpsgd import train
 from client_app.training.engines import Engine
 from hdpfl_flower.errors import Declined

@@ -77,10 +77,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    for name, function in {
-        "task": datasets.task_for,
-        "records": site_data.read_site_data,
-    }.items():
+    for name, function in {"task": datasets.task_for, "records": site_data.read_site_data}.items():
         wrapped = counted(name, function)
         for module in list(sys.modules.values()):
             for attribute, value in list(vars(module).items()):

@@ -11,13 +11,7 @@ from scipy import stats
 
 from hdpfl_flower.clustering.by_direction import cluster_by_direction
 from hdpfl_flower.clustering.claims import judged
-from hdpfl_flower.clustering.clusters import (
-    LABEL_SKEW,
-    ONE,
-    SEVERAL,
-    UNCHECKED,
-    Clusters,
-)
+from hdpfl_flower.clustering.clusters import LABEL_SKEW, ONE, SEVERAL, UNCHECKED, Clusters
 from hdpfl_flower.clustering.label_skew import HeadMeans, explained_pairs
 from hdpfl_flower.clustering.noise_mixture import cluster_by_noise, fit_clusters
 from hdpfl_flower.clustering.one_cluster import is_one_cluster

@@ -9,15 +9,8 @@ import pytest
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
-from hdpfl_flower.clustering.clusters import (
-    cluster_updates,
-    pca_picture,
-    select_best_separated,
-)
-from hdpfl_flower.clustering.noise_mixture import (
-    cluster_by_noise,
-    fit_mixture,
-)
+from hdpfl_flower.clustering.clusters import cluster_updates, pca_picture, select_best_separated
+from hdpfl_flower.clustering.noise_mixture import cluster_by_noise, fit_mixture
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.estimators.noise_level import estimate_noise_levels
 from tests.hdpfl_flower.clustering.clustered import (

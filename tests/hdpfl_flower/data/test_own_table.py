@@ -240,8 +240,7 @@ def test_bad_mappings_are_refused(tmp_path: Path, columns: dict[str, object], wo
 
 
 @pytest.mark.parametrize(
-    ("encoding", "bad"),
-    [("utf-8", b"\xff"), ("cp1252", b"\x81"), ("cp1251", b"\x98")],
+    ("encoding", "bad"), [("utf-8", b"\xff"), ("cp1252", b"\x81"), ("cp1251", b"\x98")]
 )
 def test_a_foreign_byte_stays_in_its_cell(tmp_path: Path, encoding: str, bad: bytes) -> None:
     text = "who;age;chol;sex;outcome\n1;1;§;f;no\n2;1;1;f;yes\n§;1;1;f;no\n§;1;1;f;no\n"

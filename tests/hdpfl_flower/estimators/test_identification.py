@@ -9,9 +9,7 @@ import numpy as np
 from scipy import stats
 
 from hdpfl_flower.estimators.factor_analysis import FactorModel, factor_analysis
-from hdpfl_flower.estimators.identification import (
-    relative_errors,
-)
+from hdpfl_flower.estimators.identification import relative_errors
 from hdpfl_flower.estimators.noise_level import measure_noise
 from hdpfl_flower.linalg.sums import second_moments
 from tests.hdpfl_flower.estimators.signals import BEYOND, HELD_OUT, TUNING, draw, judge

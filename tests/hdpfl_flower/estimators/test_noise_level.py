@@ -14,11 +14,7 @@ from scipy import stats
 
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.estimators.factor_analysis import factor_analysis, noise_edge
-from hdpfl_flower.estimators.noise_level import (
-    ESTIMATORS,
-    estimate_noise_levels,
-    measure_noise,
-)
+from hdpfl_flower.estimators.noise_level import ESTIMATORS, estimate_noise_levels, measure_noise
 from hdpfl_flower.estimators.residual_mad import heavy_tailed, residual_mad
 from hdpfl_flower.linalg.sums import second_moments
 from hdpfl_flower.linalg.types import Vector

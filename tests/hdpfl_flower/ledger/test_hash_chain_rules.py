@@ -99,8 +99,7 @@ def test_any_change_of_the_file_is_found(chain: Chain, tmp_path: Path, damage: s
 
 
 @pytest.mark.parametrize(
-    "pragma",
-    ["application_id = 5", "user_version = 0", f"user_version = {LEDGER.newest + 1}"],
+    "pragma", ["application_id = 5", "user_version = 0", f"user_version = {LEDGER.newest + 1}"]
 )
 def test_files_of_other_kinds_are_left_alone(chain: Chain, tmp_path: Path, pragma: str) -> None:
     path = tmp_path / "inner" / "chain.sqlite"

@@ -127,10 +127,7 @@ def test_a_lost_release_counts(ledger: Ledger) -> None:
 def test_two_rounds_asked_at_once_cannot_both_be_the_last(ledger: Ledger, path: Path) -> None:
     """One is being worked on, in another process: it counts before it is sealed."""
     one, other = Ledger(path), ask(server_round=2)
-    with (
-        reserve(one, ask(), max_releases=1),
-        pytest.raises(Declined, match="used up"),
-    ):
+    with reserve(one, ask(), max_releases=1), pytest.raises(Declined, match="used up"):
         reserve(ledger, other, max_releases=1)
     assert [key[1] for key in ledger.account().releases] == [1]
 

@@ -10,10 +10,7 @@ import torch
 from torch import nn
 
 from hdpfl_flower.errors import ModelError
-from hdpfl_flower.models.networks import (
-    arrays_of,
-    build_model,
-)
+from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_flower.models.task import Task
 
 MNIST, HEART = Task.classification((1, 28, 28), 10), Task.classification((28,), 2)

@@ -179,11 +179,7 @@ def test_cost_is_monotone(schedule: list[Steps], z: float, delta: float, factor:
 
 @pytest.mark.parametrize(
     ("schedule", "target", "delta"),
-    [
-        ([Steps(1, 3)], 0.3, 1e-7),
-        ([Steps(0.2, 300)], 1, 1e-4),
-        ([Steps(1, 30)], 6, 1e-5),
-    ],
+    [([Steps(1, 3)], 0.3, 1e-7), ([Steps(0.2, 300)], 1, 1e-4), ([Steps(1, 30)], 6, 1e-5)],
 )
 def test_noise_is_monotone(schedule: list[Steps], target: float, delta: float) -> None:
     z = calibrate(schedule, target, delta)

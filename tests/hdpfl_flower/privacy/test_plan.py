@@ -49,11 +49,7 @@ def test_nothing_about_the_records_can_enter_a_plan() -> None:
     assert make_plan(elsewhere, terms()) == make_plan(profile(), terms())
 
 
-@given(
-    st.integers(1, 10**6),
-    st.integers(1, 10**6),
-    st.integers(1, 100),
-)
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 100))
 def test_steps_a_round_are_epochs_of_the_declared_records(a: int, b: int, epochs: int) -> None:
     """k = ⌈K·N/b⌉ in exact arithmetic; opt-out (ε = inf) needs no calibration."""
     batch, records = min(a, b), max(a, b)

@@ -159,13 +159,7 @@ def test_a_plan_is_what_the_terms_ask_for(
 
 
 @pytest.mark.parametrize(
-    ("personal", "models"),
-    [
-        ({"second": "private"}, 2),
-        ({"second": "kept"}, 1),
-        ({}, 1),
-    ],
-    ids=str,
+    ("personal", "models"), [({"second": "private"}, 2), ({"second": "kept"}, 1), ({}, 1)], ids=str
 )
 def test_a_personal_model_with_noise_doubles_the_steps(
     personal: dict[str, Any], models: int, asked: list[tuple[object, ...]]

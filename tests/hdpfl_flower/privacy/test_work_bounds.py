@@ -44,13 +44,7 @@ def test_step_counts_are_bounded(change: dict[str, Any], monkeypatch: pytest.Mon
     def asked(*_: object, **__: object) -> None:
         raise AssertionError("the accountant was asked")
 
-    for name in (
-        "calibrate",
-        "affordable_rounds",
-        "charge_for",
-        "_choices",
-        "_once",
-    ):
+    for name in ("calibrate", "affordable_rounds", "charge_for", "_choices", "_once"):
         monkeypatch.setattr(module, name, asked)
     simulation = {"simulation": {"seed": 1}} if "calibration" in change else {}
     formula = asked if simulation else None

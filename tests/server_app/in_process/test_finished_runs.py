@@ -14,11 +14,7 @@ from hdpfl_flower.errors import CheckpointError
 from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.monitoring.journal import Event, read_journal
 from server_app.in_process.comparison import RunJob, compare, jobs_of
-from server_app.in_process.finished_runs import (
-    folder_of,
-    run_anew,
-    run_or_resume,
-)
+from server_app.in_process.finished_runs import folder_of, run_anew, run_or_resume
 from server_app.run.checkpoint import NAME
 
 SITES, ROUNDS = 3, 3

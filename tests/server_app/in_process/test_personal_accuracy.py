@@ -5,11 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server_app.in_process.personal_accuracy import (
-    NOT_TRAINED,
-    SiteModels,
-    personal_measures,
-)
+from server_app.in_process.personal_accuracy import NOT_TRAINED, SiteModels, personal_measures
 
 
 def model(row: list[list[float]]) -> dict[str, np.ndarray]:

@@ -12,15 +12,7 @@ from hdpfl_flower.linalg import update_matrix as matrix
 from hdpfl_flower.updates import RoundUpdates
 from strategies.core import base
 from strategies.core.base import HDPStrategy
-from tests.strategies.core.memory import (
-    BAR,
-    BARS,
-    CLASSES,
-    INPUTS,
-    SITES,
-    STRATEGIES,
-    two_rounds,
-)
+from tests.strategies.core.memory import BAR, BARS, CLASSES, INPUTS, SITES, STRATEGIES, two_rounds
 
 FIXED = 8_000_000
 """Bytes of blocks and samples of a fixed size: of ``mmse`` the kept sums, 6 MB for 20 sites."""

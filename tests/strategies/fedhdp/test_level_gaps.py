@@ -7,12 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from strategies.fedhdp.level_gaps import (
-    observe_gaps,
-    observed_gaps,
-    spread,
-    sure_gaps,
-)
+from strategies.fedhdp.level_gaps import observe_gaps, observed_gaps, spread, sure_gaps
 
 
 def test_spread_is_the_unbiased_variance() -> None:

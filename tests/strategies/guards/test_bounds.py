@@ -6,14 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.guards.bounds import (
-    COPY,
-    REPEATS,
-    ZEROS,
-    Digests,
-    cap_weights,
-    refuse_copies,
-)
+from strategies.guards.bounds import COPY, REPEATS, ZEROS, Digests, cap_weights, refuse_copies
 
 SITES = ("a", "b", "c", "d")
 

@@ -22,12 +22,7 @@ from strategies.guards.content import (
     bounded_precision,
     judge_content,
 )
-from strategies.guards.head_content import (
-    Fit,
-    PublicMeans,
-    fit_to_public,
-    public_means,
-)
+from strategies.guards.head_content import Fit, PublicMeans, fit_to_public, public_means
 
 Rows = npt.NDArray[np.float32]
 N, CLASSES, INPUTS, ROUNDS, RECORDS = 10, 4, 40, 8, 60

@@ -20,10 +20,7 @@ from hdpfl_flower.privacy.plan import Plan, make_plan
 from hdpfl_flower.scenarios.budgets import draw_epsilons
 from hdpfl_flower.updates import RoundUpdates
 from strategies import make_strategy
-from strategies.noise_aware.claimed_noise import (
-    least_noise_multiplier,
-    least_noise_std,
-)
+from strategies.noise_aware.claimed_noise import least_noise_multiplier, least_noise_std
 from tests.client_app.training.oracle import make_engine
 from tests.client_app.training.updates import plan_of, records_of, start_of
 

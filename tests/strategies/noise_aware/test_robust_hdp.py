@@ -38,9 +38,7 @@ def rounds(last: int, seed: int = 2) -> list[npt.NDArray[np.float32]]:
 
 
 def run(
-    updates: list[npt.NDArray[np.float32]],
-    present: list[list[int]] | None = None,
-    **terms: object,
+    updates: list[npt.NDArray[np.float32]], present: list[list[int]] | None = None, **terms: object
 ) -> list[tuple[State, Outcome]]:
     rule = RobustHDP(
         RunConfig.parse({f"robust-hdp.{key.replace('_', '-')}": v for key, v in terms.items()})

@@ -105,11 +105,7 @@ def test_a_test_set_is_taken_as_it_is(tmp_path: Path) -> None:
         ({"x": X[:, 0], "y": CLASSES}, {}, "must have a row per record"),
         ({"x": np.where(X == 7, np.nan, X), "y": CLASSES}, {}, "not finite, or beyond float32, in"),
         ({"x": X * 1e300, "y": CLASSES}, {}, "beyond float32"),
-        (
-            {"x": X, "y": np.full(20, np.nan)},
-            {},
-            "20 of 20 invalid targets: they must be fin",
-        ),
+        ({"x": X, "y": np.full(20, np.nan)}, {}, "20 of 20 invalid targets: they must be fin"),
         (
             {"x": X, "y": np.array([np.nan] * 20)},
             {"task": "classification classes=3"},
