@@ -26,9 +26,11 @@ if (
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # pytest's own folder is below it
 
 settings.register_profile(
-    "house", derandomize=True, deadline=None,
+    "house",
+    derandomize=True,
+    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
-)  # fmt: skip
+)
 settings.load_profile("house")
 
 

@@ -31,10 +31,12 @@ def any_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def instructions(text: str, server_round: int = 1) -> RecordDict:
     """Return a message whose terms are ``text``, as the wire has it."""
-    return RecordDict({
-        "instructions": ConfigRecord({"format": 1, "terms": text, "round": server_round}),
-        "model": model_of(terms_of()),
-    })  # fmt: skip
+    return RecordDict(
+        {
+            "instructions": ConfigRecord({"format": 1, "terms": text, "round": server_round}),
+            "model": model_of(terms_of()),
+        }
+    )
 
 
 def evil_messages() -> dict[str, RecordDict]:

@@ -165,6 +165,7 @@ def test_every_mutant_is_tried() -> None:
         "the_anchor_is_not_read",
     }
     assert set(MUTANTS) | with_others == {
-        name for name, value in vars(mutants).items()
+        name
+        for name, value in vars(mutants).items()
         if getattr(value, "__module__", "") == mutants.__name__ and not name.startswith("_")
-    }  # fmt: skip
+    }

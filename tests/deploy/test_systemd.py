@@ -88,7 +88,9 @@ def test_systemd_reads_them(tmp_path: Path) -> None:
         (tmp_path / unit.name).write_text(text)
     done = subprocess.run(
         ["systemd-analyze", "verify", *map(str, sorted(tmp_path.glob("*.service")))],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert not done.stderr.strip()

@@ -83,8 +83,9 @@ def setting(key: str, value: int) -> Canary:
     """Return a whole number beside its name, as TOML, JSON, Python and logs have it."""
     names = {key, key.replace("-", "_"), key.replace("-", " ")}
     marks = (" = ", "=", ": ", ":", " ", '": ', '":', "': ")
-    return Canary(words=tuple(f"{n}{mark}{value}".encode() for n in names for mark in marks),
-                  closed=True)  # fmt: skip
+    return Canary(
+        words=tuple(f"{n}{mark}{value}".encode() for n in names for mark in marks), closed=True
+    )
 
 
 def found_in(content: bytes, canaries: Canaries) -> set[str]:

@@ -115,8 +115,9 @@ def test_the_run_says_who_has_no_privacy_and_what_the_other_is_promised(ended: E
     promised = json.loads((ended.folder / "result.json").read_text())["privacy"]
     assert promised["no privacy"] == [LOUD]
     assert [level["promise"] for level in promised["levels"]] == [
-        "no privacy", "differential privacy",
-    ]  # fmt: skip
+        "no privacy",
+        "differential privacy",
+    ]
 
 
 def test_each_sites_own_report_says_what_it_got(ended: Ended) -> None:

@@ -38,10 +38,12 @@ def estimate(features: Floats, truth: Floats, generator: np.random.Generator) ->
 @pytest.mark.parametrize("kind", ["orthogonal", "gaussian"])
 def test_least_squares_has_the_predicted_variance(kind: str) -> None:
     generator = np.random.default_rng(1)
-    found = np.array([
-        np.mean(estimate(design(kind, generator), np.zeros(D), generator) ** 2)
-        for _ in range(DRAWS)
-    ])  # fmt: skip
+    found = np.array(
+        [
+            np.mean(estimate(design(kind, generator), np.zeros(D), generator) ** 2)
+            for _ in range(DRAWS)
+        ]
+    )
     error = float(found.std()) / math.sqrt(DRAWS)
     alpha2 = {"orthogonal": orthogonal_alpha2(BETA2, N), "gaussian": gaussian_alpha2(BETA2, N, D)}
     other = "gaussian" if kind == "orthogonal" else "orthogonal"

@@ -252,7 +252,7 @@ def not_finite(records: Records) -> Records:
 @pytest.mark.parametrize(
     ("mutant", "data"),
     [(too_few, "one"), (too_few, "not finite"), (not_finite, "as large as can be")],
-)  # fmt: skip
+)
 def test_the_table_shows_a_site_that_looks_at_its_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: Callable[[Records], Records], data: str
 ) -> None:

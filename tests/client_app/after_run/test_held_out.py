@@ -31,10 +31,8 @@ NOISES: dict[str, dict[str, Any]] = {
     "records, a private personal model": {"second": "private pull=0.1"},
     "records, a personal model": {"second": "kept pull=0.1"},
     "client": {"noise": "client", "second": "kept pull=0.1"},
-    "server": {
-        "noise": "server", "strategy": "fedhdp", "delta": 1e-6, "second": "kept pull=0.1",
-    },
-}  # fmt: skip
+    "server": {"noise": "server", "strategy": "fedhdp", "delta": 1e-6, "second": "kept pull=0.1"},
+}
 
 
 def site_of(

@@ -87,9 +87,8 @@ def test_a_private_model_of_a_run_that_was_an_unnoised_one_before(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("said", "words"),
-    [({}, "is damaged"),
-     ({"kind": "kept"}, "was trained with other noise than 'second' says")],
-)  # fmt: skip
+    [({}, "is damaged"), ({"kind": "kept"}, "was trained with other noise than 'second' says")],
+)
 def test_an_unnoised_model_in_the_place_of_a_private_one_is_not_gone_on_with(
     tmp_path: Path, said: dict[str, str], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:

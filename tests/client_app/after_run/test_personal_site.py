@@ -28,10 +28,7 @@ from hdpfl_flower.models.parts import parts_of, select
 from tests.client_app.dying import dying, killed
 from tests.client_app.messages import CLIENT_NOISE, make_site, send, terms_of
 
-HEAD = {
-    "model": "mlp:3", "work": "alternate", "local-steps": 2,
-    "learning-rate": 0.5,
-}  # fmt: skip
+HEAD = {"model": "mlp:3", "work": "alternate", "local-steps": 2, "learning-rate": 0.5}
 TUNED = {**HEAD, "after": "tuning steps=3"}
 Node = dict[str, Any]
 

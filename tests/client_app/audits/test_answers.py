@@ -36,10 +36,12 @@ def attack_answers(profile: Path) -> dict[int, bool]:
         run, server_round = divmod(number, int(str(RUN["rounds"])))
         terms = terms_with_test(**RUN, **{"run-id": f"run-{run}"})
         assert ask(profile, terms, server_round + 1).has_content()
-        model = wire.write_model({
-            "1.weight": np.array([[50.0, 0.0]], np.float32),  # of ages as -1 … 1
-            "1.bias": np.array([50.5 - age], np.float32),
-        })  # fmt: skip
+        model = wire.write_model(
+            {
+                "1.weight": np.array([[50.0, 0.0]], np.float32),  # of ages as -1 … 1
+                "1.bias": np.array([50.5 - age], np.float32),
+            }
+        )
         content = wire.write_instructions(terms, server_round + 1, model)
         reply = send({"profile": str(profile)}, wire.EVALUATE, content)
         if reply.has_content():

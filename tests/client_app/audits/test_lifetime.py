@@ -32,9 +32,9 @@ LIVES, WIDTH = 16, 1_250
 NOISES = (3.0, 4.0, 5.0, 7.0)
 
 
-def life(folder: Path, seed: int, engine: Engine, members: npt.NDArray[np.bool_]) -> tuple[
-    npt.NDArray[np.float64], float
-]:  # fmt: skip
+def life(
+    folder: Path, seed: int, engine: Engine, members: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.float64], float]:
     """Return the canaries' scores over the life of a ledger, in σ, and what the runs' μ is."""
     path = folder / f"{seed}.sqlite"
     ledger = Ledger.create(path, EPSILON, DELTA, order=renyi.order_for(EPSILON, DELTA))
@@ -42,8 +42,9 @@ def life(folder: Path, seed: int, engine: Engine, members: npt.NDArray[np.bool_]
     scores, precision, pick = np.zeros(WIDTH), 0.0, seed
     too_dear: set[int] = set()
     for run in range(1000):
-        pick = next((n for n in range(pick, pick + len(NOISES)) if n % len(NOISES) not in too_dear),
-                    -1)  # fmt: skip
+        pick = next(
+            (n for n in range(pick, pick + len(NOISES)) if n % len(NOISES) not in too_dear), -1
+        )
         if pick < 0:
             ledger.close()
             return scores / math.sqrt(precision), math.sqrt(precision)
@@ -62,11 +63,14 @@ def life(folder: Path, seed: int, engine: Engine, members: npt.NDArray[np.bool_]
             assert not isinstance(reserved, bytes)
             with reserved:
                 update = train(
-                    engine, np.zeros(WIDTH + 1, np.float32), records,
-                    plan.round(server_round, CLIP_NORM), _STEP * plan.divisor / CLIP_NORM,
+                    engine,
+                    np.zeros(WIDTH + 1, np.float32),
+                    records,
+                    plan.round(server_round, CLIP_NORM),
+                    _STEP * plan.divisor / CLIP_NORM,
                     ReleaseStreams.simulated(seed, f"{run}", server_round, "update"),
                     training.physical_batch,
-                )[:WIDTH]  # fmt: skip
+                )[:WIDTH]
                 reserved.seal(b"update")
             std = z * plan.steps[server_round - 1].noise_factor
             scores += update / _STEP / std**2

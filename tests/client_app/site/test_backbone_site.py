@@ -93,8 +93,9 @@ def test_a_site_that_lists_the_weights_trains_on_their_outputs(tmp_path: Path, d
     profile, memory = make_site(tmp_path, more=policy(digest)), RecordDict()
     asked = terms(digest)
     assert {n: a.shape for n, a in wire.read_own(model_of(asked)).items()} == {
-        "1.weight": (1, 3), "1.bias": (1,),
-    }  # fmt: skip
+        "1.weight": (1, 3),
+        "1.bias": (1,),
+    }
     assert ask(profile, asked, 0, memory) is None
     assert ask(profile, asked, 1, memory) is None
     assert releases(tmp_path) == 1
@@ -196,8 +197,9 @@ def test_a_site_trains_adapters_and_exports_them_merged(tmp_path: Path, digest: 
     asked = terms_of(backbone=f"own function={FUNCTION} width=3 weights={digest} adapter=lora:1")
     assert {name: array.shape for name, array in wire.read_own(model_of(asked)).items()} == {
         "backbone.1.parametrizations.weight.0.b": (3, 1),
-        "head.1.weight": (1, 3), "head.1.bias": (1,),
-    }  # fmt: skip
+        "head.1.weight": (1, 3),
+        "head.1.bias": (1,),
+    }
     assert ask(profile, asked, 1, memory) is None
     assert not list(memory)
     assert not (tmp_path / "state" / "backbone.bin").exists()

@@ -50,18 +50,16 @@ def holding_out(folder: Path) -> Path:
 ASKED: dict[str, tuple[Callable[[Path], Path], str, RecordDict]] = {
     "an update": (make_site, wire.TRAIN, request()),
     "a choice": (make_site, wire.TRAIN, choice()),
-    "a personal model": (
-        make_site, wire.TRAIN, request(**PERSONAL)
-    ),
+    "a personal model": (make_site, wire.TRAIN, request(**PERSONAL)),
     "a private personal model": (
-        make_site, wire.TRAIN, request(**{**PERSONAL, "second": "private"})
+        make_site,
+        wire.TRAIN,
+        request(**{**PERSONAL, "second": "private"}),
     ),
     "a client's noise": (noising, wire.TRAIN, request(noise="client", strategy="fedhdp")),
-    "the server's noise": (
-        trusting, wire.TRAIN, request(**SERVER, **{"second": "kept pull=0.1"})
-    ),
+    "the server's noise": (trusting, wire.TRAIN, request(**SERVER, **{"second": "kept pull=0.1"})),
     "metrics": (holding_out, wire.EVALUATE, request(evaluation="sites")),
-}  # fmt: skip
+}
 """What a server asks for: the site, the message's type and its content."""
 
 

@@ -92,9 +92,9 @@ def test_a_client_that_noises_itself_is_charged_whole(tmp_path: Path) -> None:
 
 def test_the_plan_of_a_client_that_noises_itself_claims_no_sampling() -> None:
     budget = {"epsilon": 2.0, "delta": 1e-5}
-    profile = Profile.parse({
-        "budget": budget, "run": budget, "training": {"batch-size": 5, "declared-records": 100},
-    })  # fmt: skip
+    profile = Profile.parse(
+        {"budget": budget, "run": budget, "training": {"batch-size": 5, "declared-records": 100}}
+    )
     terms = RunConfig.parse({"noise": "client", "rounds": 7, "fraction": 0.1}).terms
     plan = make_plan(profile, terms)
     assert plan.steps == (Steps(1.0, 1),) * 7

@@ -60,8 +60,9 @@ def test_an_update_has_the_bits_of_the_slow_loop(spec: str, name: str) -> None:
     assert np.any(found)
     np.testing.assert_array_equal(found, expected)
     assert (fast.noise.position, fast.sampling.position) == (
-        slow.noise.position, slow.sampling.position
-    )  # fmt: skip
+        slow.noise.position,
+        slow.sampling.position,
+    )
 
 
 def test_the_softmax_residual_has_the_bits_of_its_formula() -> None:

@@ -473,6 +473,6 @@ def test_a_lack_of_memory_is_no_model_that_cannot_be_split(monkeypatch: pytest.M
 def test_a_record_costs_its_products_and_convolutions() -> None:
     images = Task.classification((1, 28, 28), 10)
     assert engine_for("mlp:32", images, "auto", "cpu").operations == 2 * 32 * (784 + 10)
-    assert _check_outputs(nn.Sequential(
-        nn.Conv2d(1, 4, 5), nn.Flatten(), nn.Linear(4 * 24 * 24, 10)
-    ), "", images) == 2 * (4 * 24 * 24 * 25 + 4 * 24 * 24 * 10)  # fmt: skip
+    assert _check_outputs(
+        nn.Sequential(nn.Conv2d(1, 4, 5), nn.Flatten(), nn.Linear(4 * 24 * 24, 10)), "", images
+    ) == 2 * (4 * 24 * 24 * 25 + 4 * 24 * 24 * 10)

@@ -82,16 +82,14 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[type[Engine], ...]]] = {
         (BookkeepingEngine, VmapEngine, OpacusEngine),
     ),
     "cnn": (cnn, (BookkeepingEngine, VmapEngine, OpacusEngine)),
-    "group norm": (
-        lambda: group_norm_net(IMAGE), (BookkeepingEngine, VmapEngine, OpacusEngine)
-    ),
+    "group norm": (lambda: group_norm_net(IMAGE), (BookkeepingEngine, VmapEngine, OpacusEngine)),
     "lstm": (lambda: Sequences(nn.LSTM(12, 5, batch_first=True), 5), (VmapEngine,)),
     "transformer": (
         lambda: Sequences(nn.TransformerEncoderLayer(12, 2, 16, 0.0, batch_first=True), 12),
         (VmapEngine,),
     ),
     "adapter": (adapted, (VmapEngine,)),
-}  # fmt: skip
+}
 CASES = [(kind, engine) for kind, (_, known) in MODELS.items() for engine in known]
 
 
@@ -206,9 +204,13 @@ def test_each_of_them_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> Non
             monkeypatch.setattr(ghost_clipping, name, getattr(broken, name))
     with unproven(), fake_gpu() as report:
         update_of(
-            MODELS["mlp"][0], BookkeepingEngine, NAME, report=report, noise_std=0.4,
+            MODELS["mlp"][0],
+            BookkeepingEngine,
+            NAME,
+            report=report,
+            noise_std=0.4,
             module=broken if module is dpsgd else dpsgd,
-        )  # fmt: skip
+        )
         with pytest.raises(AssertionError):
             check_steps(report)
 

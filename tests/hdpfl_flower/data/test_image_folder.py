@@ -121,8 +121,10 @@ def test_an_image_is_held_out_by_its_file_whatever_a_server_asks_for(tmp_path: P
         put(tmp_path, f"{i % 2}/{i:02}.png", Image.new("L", (6, 8), i))
     given = {"format": "images", "path": str(tmp_path), "holdout": 0.5}
     source = DataSource.model_validate(given)
-    sides = [read_unit_records(source, task, "").held_out.tolist() for task in (
-        IMAGES, Task.classification((3, 4, 4), 2), Task.classification((1, 1, 1), 2))]  # fmt: skip
+    sides = [
+        read_unit_records(source, task, "").held_out.tolist()
+        for task in (IMAGES, Task.classification((3, 4, 4), 2), Task.classification((1, 1, 1), 2))
+    ]
     assert 5 < sum(sides[0]) < 35
     assert sides[0] == sides[1] == sides[2]
     put(tmp_path, "0/+.png", Image.new("L", (6, 8), 200))

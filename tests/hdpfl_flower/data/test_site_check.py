@@ -113,8 +113,9 @@ def test_a_person_under_two_spellings_is_a_warning(tmp_path: Path, pair: tuple[s
     assert "as text" in text
     assert ("warning: 1 ids are in a spreadsheet's" in text) == ("E+" in pair[0])
     assert len(lines) == 2 + ("E+" in pair[0])
-    table = pa.table({"who": [name.strip('"').replace('""', '"') for name in pair],
-                      "a": [1, 2], "y": [0, 1]})  # fmt: skip
+    table = pa.table(
+        {"who": [name.strip('"').replace('""', '"') for name in pair], "a": [1, 2], "y": [0, 1]}
+    )
     pq.write_table(table, tmp_path / "t.parquet")
     where = source(tmp_path / "t.parquet", "parquet", unit="who")
     assert "2 ids look like" in check_site_data(where, TABLE, WITH_ID, 2)[1]
@@ -125,8 +126,12 @@ def found(path: Path, rows: list[str], header: str, schema: str, **keys: object)
     write_csv(path / "t.csv", rows, header)
     where = DataSource.model_validate({"format": "csv", "path": str(path / "t.csv"), **keys})
     lines = check_site_data(where, Schema.parse(schema).task, schema, len(rows))
-    return [line for line in lines if line.startswith(("error:", "warning:"))
-            and not re.search("declared|is constant: it|is another:", line)]  # fmt: skip
+    return [
+        line
+        for line in lines
+        if line.startswith(("error:", "warning:"))
+        and not re.search("declared|is constant: it|is another:", line)
+    ]
 
 
 MIXED = (
@@ -140,8 +145,9 @@ categories = [["f", "female"], ["m", "male"]]
 )
 
 
-@pytest.mark.parametrize(("bad", "level"), [(0, ""), (1, "warning"), (19, "warning"), (20, "error"),
-                                              (100, "error")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("bad", "level"), [(0, ""), (1, "warning"), (19, "warning"), (20, "error"), (100, "error")]
+)
 def test_a_fifth_unreadable_is_an_error(tmp_path: Path, bad: int, level: str) -> None:
     """Of the cells that hold something: 50 more are missing."""
     cells = [SECRET] * bad + ["5"] * (100 - bad) + ["?"] * 50

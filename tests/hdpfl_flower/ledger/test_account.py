@@ -18,8 +18,9 @@ def test_a_cost_is_never_negative_and_always_a_number(wrong: float) -> None:
             check_cost(epsilon, delta)
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 1e-5), (1.0, 0.0), (0.0, 0.0), (0.5, 0.5),
-                                                (math.inf, 1e-5)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.0, 1e-5), (1.0, 0.0), (0.0, 0.0), (0.5, 0.5), (math.inf, 1e-5)]
+)
 def test_a_cost_may_be_nothing_or_infinite(epsilon: float, delta: float) -> None:
     check_cost(epsilon, delta)
 
@@ -53,8 +54,11 @@ def asked(epsilon: float | None, server_round: int = 1, run: str = "a") -> Reque
 
 def test_an_epsilon_that_the_server_was_told_is_kept_and_holds_for_its_run() -> None:
     assert asked(None).entry() == {
-        "run_id": "a", "round": 1, "kind": "clipped-update", "request": "d" * 64,
-    }  # fmt: skip
+        "run_id": "a",
+        "round": 1,
+        "kind": "clipped-update",
+        "request": "d" * 64,
+    }
     assert asked(2.5).entry() == {**asked(None).entry(), "told": 2.5}
     account = Account()
     account.check_declared(asked(2.5))

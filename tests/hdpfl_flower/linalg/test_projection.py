@@ -69,8 +69,10 @@ def test_the_aggregate_is_that_of_lanczos(kind: str, rank: int) -> None:
 
 def test_the_check_tells_the_maps_and_the_ranks_apart() -> None:
     rows = rows_of()
-    maps = [by_lanczos(rows, k, kind) for kind, k in (("span", 1), ("span", 2), ("centred", 1),
-                                                      ("centred", 2), ("mean", 1))]  # fmt: skip
+    maps = [
+        by_lanczos(rows, k, kind)
+        for kind, k in (("span", 1), ("span", 2), ("centred", 1), ("centred", 2), ("mean", 1))
+    ]
     for i, one in enumerate(maps):
         for other in maps[:i]:
             with pytest.raises(AssertionError):

@@ -345,7 +345,7 @@ def test_a_power_of_the_noise_is_narrowed_at_once(epsilon: float, power: float) 
         lambda z: 1 + 1e-9 if z < 3 else 1e-9,
         lambda z: 1e9 if z < 3 else 1 - 1e-9,
     ],
-)  # fmt: skip
+)
 def test_falling_costs_are_narrowed_from_above(formula: Callable[[float], float]) -> None:
     cost = Cost(formula)
     low, high = accounting._narrow(cost, 1.0, 1.0, 9.0, 5e-4)

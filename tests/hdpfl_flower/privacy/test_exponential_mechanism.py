@@ -190,9 +190,7 @@ def test_choices_and_full_batches_cost_what_their_convolution_says() -> None:
 
 
 @settings(max_examples=40)
-@given(
-    epsilon=st.floats(1e-3, 30), delta=st.floats(1e-10, 0.9), count=st.integers(1, 60),
-)  # fmt: skip
+@given(epsilon=st.floats(1e-3, 30), delta=st.floats(1e-10, 0.9), count=st.integers(1, 60))
 def test_choices_get_what_they_may_cost(epsilon: float, delta: float, count: int) -> None:
     each = pure_selections(epsilon, delta, count).epsilon
     assert loss_delta(responses(each, count), epsilon) <= delta * (1 + 1e-9)

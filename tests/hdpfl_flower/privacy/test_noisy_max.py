@@ -41,8 +41,9 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
     """The analytic Gaussian mechanism (Balle and Wang, ICML 2018, Theorem 8)."""
 
     def excess(eps: float) -> float:
-        tails = stats.norm.cdf([0.5 / multiplier - eps * multiplier,
-                                -0.5 / multiplier - eps * multiplier])  # fmt: skip
+        tails = stats.norm.cdf(
+            [0.5 / multiplier - eps * multiplier, -0.5 / multiplier - eps * multiplier]
+        )
         return float(tails[0] - math.exp(eps) * tails[1] - delta)
 
     return float(brentq(excess, 1e-9, 60, xtol=1e-12))

@@ -23,9 +23,9 @@ def keys(records: Records) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("group", "image"), [(0, [[1, 2], [3, 4]]), (1, [[2, 4], [1, 3]]), (2, [[4, 3], [2, 1]]),
-                         (3, [[3, 1], [4, 2]])],
-)  # fmt: skip
+    ("group", "image"),
+    [(0, [[1, 2], [3, 4]]), (1, [[2, 4], [1, 3]]), (2, [[4, 3], [2, 1]]), (3, [[3, 1], [4, 2]])],
+)
 def test_a_group_sees_its_images_turned(group: int, image: list[list[int]]) -> None:
     groups = parse_groups("rotation:1:1:1:1", IMAGES)
     seen = seen_by(ONE, groups, group, IMAGES)

@@ -69,9 +69,11 @@ def test_sizes_are_within_a_record_of_their_share(weights: list[int], seed: int)
 
 @settings(max_examples=40)
 @given(
-    records=st.integers(1, 40), sites=st.integers(1, 25), more=st.integers(0, 30),
+    records=st.integers(1, 40),
+    sites=st.integers(1, 25),
+    more=st.integers(0, 30),
     seed=st.integers(0, 2**63 - 1),
-)  # fmt: skip
+)
 def test_sites_hold_their_own_records(records: int, sites: int, more: int, seed: int) -> None:
     count = records * sites + more
     labels = np.zeros(count, dtype=np.int64)
@@ -153,9 +155,11 @@ def test_pathological_gives_exactly_that_many_classes() -> None:
 
 @settings(max_examples=60, report_multiple_bugs=False)
 @given(
-    sites=st.integers(1, 12), label=st.integers(0, 9), records=st.integers(2, 74),
+    sites=st.integers(1, 12),
+    label=st.integers(0, 9),
+    records=st.integers(2, 74),
     seed=st.integers(0, 2**63 - 1),
-)  # fmt: skip
+)
 def test_the_first_site_holds_its_class(sites: int, label: int, records: int, seed: int) -> None:
     parts = split(LABELS, None, sites, f"alone:{label}:{records}", seed)
     assert [len(part) for part in parts] == [records] * sites

@@ -125,10 +125,7 @@ def go(
 
     streams = ReleaseStreams.simulated(1, "server", 0, "round", (at and at.streams) or (0, 0))
     checkpoints = Checkpoints({"engine": "test"}, at, seeded=True)
-    return run(
-        grid or federation(), terms, on_event, streams=streams,
-        checkpoints=checkpoints,
-    )  # fmt: skip
+    return run(grid or federation(), terms, on_event, streams=streams, checkpoints=checkpoints)
 
 
 def interrupted(runs: Path, **more: Any) -> Path:

@@ -8,6 +8,7 @@ from server_app.app import _notice_of
 def test_each_event_has_its_notice() -> None:
     assert _notice_of({"event": "approval", "site": "a", "status": "approved"}) == {}
     assert _notice_of({"event": "approval", "site": "a", "status": "pending"}) == {
-        "notice": "request-pending", "site": "a",
-    }  # fmt: skip
+        "notice": "request-pending",
+        "site": "a",
+    }
     assert _notice_of({"event": "round"}) == {}

@@ -79,5 +79,4 @@ def test_two_processes_do_not_work_on_one_run(folder: Path) -> None:
             with pytest.raises(CheckpointError, match="at work in another process"):
                 go(at.config, at)
 
-    run(federation(), at.config, meanwhile,
-        checkpoints=Checkpoints({}, at))  # fmt: skip
+    run(federation(), at.config, meanwhile, checkpoints=Checkpoints({}, at))

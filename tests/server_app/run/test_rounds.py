@@ -194,8 +194,10 @@ def test_a_run_leaves_its_files_and_no_profile_value(tmp_path: Path) -> None:
     assert seen == [*start, "round", "round", "round", *end]
     folder = tmp_path / "r"
     assert {path.name for path in folder.iterdir()} == {
-        "journal.jsonl", "model.safetensors", "result.json",
-    }  # fmt: skip
+        "journal.jsonl",
+        "model.safetensors",
+        "result.json",
+    }
     saved = load_file(folder / "model.safetensors")
     for name, array in result.arrays.items():
         np.testing.assert_array_equal(saved[name], array)

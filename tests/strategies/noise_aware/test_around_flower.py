@@ -33,9 +33,9 @@ class Nodes:
 def arrays_of(weights: Any) -> ArrayRecord:
     """Return a model of two tensors and a counter, as torch's state dictionaries have them."""
     first, second = np.split(np.asarray(weights, np.float32), 2)
-    return ArrayRecord({
-        "a": Array(first.reshape(-1, 10)), "b": Array(second), "n": Array(np.array(3)),
-    })  # fmt: skip
+    return ArrayRecord(
+        {"a": Array(first.reshape(-1, 10)), "b": Array(second), "n": Array(np.array(3))}
+    )
 
 
 def reply(request: Message, arrays: ArrayRecord, examples: float = 100) -> Message:

@@ -50,8 +50,10 @@ def test_fedavgs_distance_is_that_of_eta_times_k_minus_1(problem: LeastSquares) 
 
 
 def test_one_over_t_converges_where_others_stall(problem: LeastSquares) -> None:
-    found = {s: gaps(Method("", schedule=s), problem, 0.1, 2000)
-             for s in ("constant", "inverse", INVERSE_SQUARE)}  # fmt: skip
+    found = {
+        s: gaps(Method("", schedule=s), problem, 0.1, 2000)
+        for s in ("constant", "inverse", INVERSE_SQUARE)
+    }
     assert found["inverse"][-1] < found["inverse"][999] / 3
     assert found["inverse"][-1] < 1e-3 * found["constant"][-1]
     for stalled in ("constant", INVERSE_SQUARE):

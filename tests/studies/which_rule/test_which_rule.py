@@ -75,8 +75,10 @@ def test_odd_clients_count_by_the_records_of_the_others() -> None:
     assert drawn.tolist() == 14 * [0.3] + 6 * [1.0]
     few = ("sampled odd labels 30 % 6 ε 1 12", FEDAVG)
     assert WHICH_RULE.job(few, "auto", FIRST_SEED, FULL, Path("x")).config.as_config() == {
-        **odd.as_config(), "fraction": 0.4, "run-id": ANY,
-    }  # fmt: skip
+        **odd.as_config(),
+        "fraction": 0.4,
+        "run-id": ANY,
+    }
     metrics = {"accuracy": 0.5, "accuracy-group-0": 0.8, "accuracy-group-1": 0.1}
     assert study.result_of([{"metrics": metrics}], case.metric) == 80
     assert study.result_of([{"metrics": metrics}]) == 50
