@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from flwr.app import Message
+from scipy import stats
 
+from client_app.after_run.end_of_run import personal_arrays, tune_at_home, tuned_place
+from client_app.site.site import Site
+from client_app.training import dpsgd
 from client_app.training.ditto import (
     kept_personal_path,
     kept_round,
     load_personal_model,
     simulated_personal_path,
+    train_personal_privately,
 )
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import DataError
+from hdpfl_flower.errors import DataError, TermsError
 from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.models.networks import arrays_of, build_model, flatten
+from hdpfl_flower.models.parts import parts_of
+from hdpfl_flower.models.task import Task
+from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.privacy.plan import RoundPlan
 from server_app.in_process.grid import LocalGrid
 from server_app.in_process.in_process_run import run_in_process
 from tests.client_app.dying import killed
@@ -31,7 +44,9 @@ from tests.client_app.messages import (
     terms_of,
     terms_with_test,
 )
+from tests.client_app.training.oracle import make_engine, one_thread  # noqa: F401
 from tests.client_app.training.test_client_level import SERVER, kinds, noising, trusting
+from tests.client_app.training.updates import RATE, plan_of, records_of, start_of
 
 
 @pytest.mark.parametrize("noise", ["records", "client", "server"])
@@ -149,3 +164,106 @@ def test_a_run_tells_them_by_level(tmp_path: Path) -> None:
         assert metrics[f"accuracy-{level}-variance"] >= 0
     mean = (metrics["personal-accuracy-private"] + metrics["personal-accuracy-opted-out"]) / 2
     assert metrics["personal-accuracy"] == pytest.approx(mean)  # two sites each
+
+
+# --- which numbers of the final model a site tunes, and what becomes of the tuned update
+
+
+TASK = Task.classification((3,), 2)
+
+
+@pytest.mark.parametrize(
+    ("part", "place"), [("all", slice(0, 22)), ("head", parts_of("mlp:4", TASK).head)]
+)
+def test_the_tuned_numbers_are_those_that_the_terms_name(part: str, place: slice) -> None:
+    terms = terms_of(**{"model": "mlp:4", "after": f"tuning steps=2 part={part}"})
+    assert tuned_place(terms, TASK, 22) == place
+    assert (place == slice(0, 22)) == (part == "all")
+
+
+def test_the_tuned_update_moves_the_final_model() -> None:
+    arrays = arrays_of(build_model("mlp:4", TASK, 1))
+    update = np.arange(len(flatten(arrays)), dtype=np.float32)
+    site = cast(Site, SimpleNamespace(terms=terms_of()))
+    tuned: Any = personal_arrays(site, arrays, wire.encode_update(update))
+    np.testing.assert_allclose(flatten(tuned) - flatten(arrays), update, atol=1e-5)
+    assert personal_arrays(site, arrays, None) is arrays
+
+
+def test_without_tuning_steps_nothing_is_tuned_at_home() -> None:
+    """None, not an update of zeros, which would take the place of Ditto's model."""
+    site = SimpleNamespace(
+        terms=terms_of(model="mlp:4"),
+        task=TASK,
+        profile=SimpleNamespace(training=SimpleNamespace(batch_size=2, device="cpu")),
+        training_records=lambda: range(4),
+        streams=lambda *_: SimpleNamespace(sampling=None),
+    )
+    assert tune_at_home(cast(Site, site), arrays_of(build_model("mlp:4", TASK, 1))) is None
+
+
+# --- a personal model trained with noise: Ditto's steps, and the noise of the plan in each of them
+
+
+FALSE_ALARM = 1e-6
+"""Chance that the statistical test below fails on right code (its seed is fixed all the same)."""
+
+TABLE = Task.classification((300,), 8)
+SIZE = 8 * 301
+
+
+def personal(
+    plan: RoundPlan, strength: float, shared: np.ndarray, own: np.ndarray | None = None
+) -> np.ndarray:
+    streams = ReleaseStreams.simulated(5, "site", 1, "personal")
+    own = start_of("logreg", TABLE) if own is None else own
+    engine, records = make_engine("linear", "logreg", TABLE), records_of(TABLE, 40)
+    return train_personal_privately(
+        engine, own, records, plan, RATE, streams, 16, pull=(strength, shared)
+    )
+
+
+def noise_p_value(said_std: float) -> float:
+    """Chance of noise as large or small as is in the model, if each step's had this std."""
+    plan, shared = plan_of(q=1e-9, noise_std=3.0), np.zeros(SIZE, np.float32)
+    change = personal(plan, 0.0, shared).astype(np.float64) - start_of("logreg", TABLE)
+    std = math.sqrt(plan.steps.count) * RATE * said_std / plan.divisor
+    tail = stats.chi2.cdf(np.square(change / std).sum(), SIZE)
+    return float(2 * min(tail, 1 - tail))
+
+
+def test_every_step_has_the_noise_of_the_plan() -> None:
+    assert noise_p_value(3.0) > FALSE_ALARM
+    assert noise_p_value(2.5) < FALSE_ALARM
+    assert noise_p_value(3.5) < FALSE_ALARM
+
+
+def test_rounds_go_on_from_the_sites_own_model_towards_the_global_one() -> None:
+    """Without a record in a batch k steps leave (1 − ηλ)ᵏ of the way from the global model."""
+    shared, plan = np.full(SIZE, 2, np.float32), plan_of(q=1e-9)
+    start, left = start_of("logreg", TABLE), (1 - 2 * RATE) ** plan.steps.count
+    first = personal(plan, 2.0, shared)
+    np.testing.assert_allclose(first, shared + left * (start - shared), atol=1e-5)
+    second = personal(plan, 2.0, -shared, first)
+    np.testing.assert_allclose(second, -shared + left * (first + shared), atol=1e-5)
+    assert first.dtype == second.dtype == np.float32
+
+
+def test_it_learns_from_its_own_records_and_leaves_what_it_got() -> None:
+    records, shared = records_of(TABLE, 40), start_of("logreg", TABLE)
+    own, engine = shared.copy(), make_engine("linear", "logreg", TABLE)
+    found = personal(plan_of(q=1.0, divisor=40.0), 0.5, shared, own)
+    update = dpsgd.train(
+        engine, own, records, plan_of(q=1.0, divisor=40.0), RATE,
+        ReleaseStreams.simulated(1, "other", 9, "update"), 16, pull=(0.5, shared),
+    )  # fmt: skip
+    assert np.abs(update).max() > 1e-3  # full batches without noise: streams do not matter
+    np.testing.assert_allclose(found, own + update, atol=1e-6)
+    np.testing.assert_array_equal(own, shared)
+
+
+def test_a_pull_that_cannot_be_is_refused() -> None:
+    with pytest.raises(TermsError, match="at most 1"):
+        personal(plan_of(), 11.0, np.zeros(SIZE, np.float32))
+    with pytest.raises(TermsError, match="another size"):
+        personal(plan_of(), 1.0, np.zeros(3, np.float32))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hdpfl_flower.linalg.sums import square_sum, weighted_sum
 from hdpfl_flower.linalg.update_matrix import update_matrix
 
 
@@ -33,3 +36,35 @@ def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match="No space"):
         update_matrix(2, 10, tmp_path, 0)
+
+
+# --- sums over updates: block by block, and bit for bit what they are in one piece
+
+
+GENERATOR = np.random.default_rng(1)
+ROWS = GENERATOR.standard_normal((5, 150_001)).astype(np.float32)
+WEIGHTS = GENERATOR.dirichlet(np.ones(5))
+
+
+def test_blocks_change_no_bit() -> None:
+    total = np.zeros(ROWS.shape[1])
+    for weight, row in zip(WEIGHTS, ROWS, strict=True):
+        total += weight * row.astype(np.float64)
+    np.testing.assert_array_equal(weighted_sum(WEIGHTS, ROWS), total.astype(np.float32))
+    assert not np.array_equal(WEIGHTS.astype(np.float32) @ ROWS, total.astype(np.float32))
+
+
+def test_a_weighted_sum_takes_no_more_than_its_result_and_some_blocks() -> None:
+    rows = np.ones((2, 2_000_000), np.float32)
+    tracemalloc.start()
+    weighted_sum(np.array([0.5, 0.5]), rows)
+    square_sum(rows[0])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.3 * rows[0].nbytes
+
+
+def test_squares_are_summed_in_float64() -> None:
+    row = ROWS[0] * np.float32(1e18)
+    exact = math.fsum(float(x) ** 2 for x in row)
+    np.testing.assert_allclose(square_sum(row), exact, rtol=1e-12)

@@ -10,7 +10,7 @@ from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import Declined
 from hdpfl_flower.privacy.accounting import Steps
 from hdpfl_flower.privacy.plan import Plan, make_plan
-from hdpfl_flower.privacy.policy import FREE_TERMS, check_unchanged
+from hdpfl_flower.privacy.policy import FREE_TERMS, check_client_noise, check_unchanged
 from tests.hdpfl_flower.ledger.plans import profile, terms
 
 
@@ -53,3 +53,21 @@ def test_what_the_plan_was_made_from_is_never_free() -> None:
     for key in FREE_TERMS:
         other = RunTerms.parse({**config, key: other_value(key, config[key])})
         assert make_plan(profile(), other) == make_plan(profile(), terms())
+
+
+# --- who may ask a site for noise on its whole update in place of its records
+
+
+def test_noise_of_the_client_is_declined_unless_the_policy_allows_it() -> None:
+    with pytest.raises(Declined, match="'client-noise' is not set"):
+        check_client_noise(profile(), terms(noise="client"))
+    check_client_noise(profile(policy={"client-noise": True}), terms(noise="client"))
+
+
+def test_a_simulated_site_may() -> None:
+    check_client_noise(profile(simulation={"seed": 1}), terms(noise="client"))
+
+
+@pytest.mark.parametrize("noise", ["records", "server"])
+def test_other_noise_needs_no_such_policy(noise: str) -> None:
+    check_client_noise(profile(), terms(noise=noise))

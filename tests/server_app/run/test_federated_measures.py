@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import softmax
+from sklearn import metrics
 from sklearn.metrics import roc_auc_score
 
 from client_app.site.simulated import simulated_records
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.ledger.invariants import check_entries
@@ -30,6 +33,7 @@ from server_app.run.federated_measures import FEDERATED, facts_of
 from server_app.run.final_measures import EVENT
 from server_app.run.rounds import ready_strategy
 from strategies.core.checks import read_scores
+from tests.server_app.run.test_round_evaluation import terms_of
 
 HEART = Path(__file__).parents[3] / "deploy" / "demo"
 SITES = 4
@@ -149,3 +153,31 @@ def test_a_histogram_that_cannot_be_one_is_rejected(cells: np.ndarray) -> None:
     good["more"] = good["scores"]
     with pytest.raises(wire.WireError, match="unexpected keys"):
         read_scores(_Reply(good))  # type: ignore[arg-type]
+
+
+# --- the measures of a run's final model: in the journal, in result.json, in the report, compared
+
+
+def test_a_run_ends_with_its_measures(tmp_path: Path) -> None:
+    config = terms_of(tmp_path, strategy="fedavg", partition="iid")
+    result = run_in_process(config, 3)
+    folder = tmp_path / "r"
+    (event,) = [one for one in read_journal(folder / "journal.jsonl") if one["event"] == EVENT]
+    saved = json.loads((folder / "result.json").read_text())[EVENT]
+    assert {key: event[key] for key in saved} == saved
+    data = load_dataset("digits", "")
+    outputs = predict("logreg", data.task, result.arrays, data.test.features)
+    shares = softmax(outputs.astype(float), axis=1)
+    wanted = metrics.roc_auc_score(data.test.targets, shares, multi_class="ovr")
+    assert saved["measures"]["auroc"]["value"] == pytest.approx(wanted, abs=1e-9)
+    last = result.rounds[-1]["metrics"]
+    assert saved["measures"]["accuracy"]["value"] == pytest.approx(last["accuracy"])
+    assert saved["measures"]["accuracy"]["low"] < last["accuracy"]
+    page = make_report(folder)
+    assert "Measures of the final model" in page
+    assert "sensitivity at 90 % specificity" in page
+    table = final_table(
+        Comparison(config, 3, {("fedavg", 1): result.rounds}), {("fedavg", 1): folder}
+    )
+    assert table is not None
+    assert table.columns[0]._cells[0] == "AUROC"

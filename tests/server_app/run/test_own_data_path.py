@@ -11,6 +11,7 @@ import pytest
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
 from server_app import app
+from tests.hdpfl_flower.data.schema_text import TEXT
 
 
 @pytest.mark.parametrize("engine", ["simulation", "deployment"])
@@ -30,3 +31,36 @@ def test_own_data_simulations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, e
     (config,) = seen
     assert config.terms.dataset == f"file:{tmp_path}/own.npz"
     assert config.terms.as_config()["task"] == "classification shape=4 classes=3"
+
+
+# --- the ServerApp reads the file that ``schema`` names; what it sends holds the text
+
+
+def test_the_serverapp_sends_schema_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[RunConfig] = []
+    given: dict[str, Any] = {"schema": "small.toml", "dataset": "site"}
+    monkeypatch.setattr(app, "run", lambda _, config, *args, **kwargs: seen.append(config))
+    monkeypatch.setattr(app, "engine_of", lambda _: "deployment")
+    monkeypatch.chdir(tmp_path)
+    grid: Any = None
+    with pytest.raises(TermsError, match=r"small\.toml is not there"):
+        app.run_or_resume(grid, given)
+    (tmp_path / "small.toml").write_text(TEXT)
+    app.run_or_resume(grid, given)
+    assert [config.terms.schema_text for config in seen] == [TEXT]
+
+
+# --- the ServerApp that ``flwr run`` starts refuses ``stack``: its sites train by themselves
+
+
+@pytest.mark.parametrize("engine", ["simulation", "deployment"])
+def test_separate_processes_are_not_stacked(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    seen: list[RunConfig] = []
+    monkeypatch.setattr(app, "run", lambda _, config, *args, **kwargs: seen.append(config))
+    monkeypatch.setattr(app, "engine_of", lambda _: engine)
+    grid: Any = None
+    with pytest.raises(TermsError, match="'stack' is for simulations in one process"):
+        app.run_or_resume(grid, {"stack": True})
+    assert seen == []
+    app.run_or_resume(grid, {"stack": False})
+    assert len(seen) == 1

@@ -18,6 +18,7 @@ from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.monitoring.influence import Decides
 from hdpfl_flower.monitoring.journal import read_journal
+from server_app.app import _notice_of
 from server_app.run.rounds import RunResult, finalize_terms, run, warn_of
 from strategies import STRATEGIES, make_strategy
 from tests.cases import sampled
@@ -221,3 +222,15 @@ def test_flowers_own_start_runs_the_same_rule(tmp_path: Path) -> None:
     )
     for name, array in ours.arrays.items():
         np.testing.assert_array_equal(theirs.arrays[name].numpy(), array)
+
+
+# --- what a person is told of a run: of approvals that wait and of its end, and nothing private
+
+
+def test_each_event_has_its_notice() -> None:
+    assert _notice_of({"event": "approval", "site": "a", "status": "approved"}) == {}
+    assert _notice_of({"event": "approval", "site": "a", "status": "pending"}) == {
+        "notice": "request-pending",
+        "site": "a",
+    }
+    assert _notice_of({"event": "round"}) == {}
