@@ -164,20 +164,6 @@ def test_a_schemas_path_starts_at_the_terms_that_name_it(tmp_path: Path) -> None
     assert RunConfig.load(Path(done.stdout.strip())).terms.schema_text == text
 
 
-def submitted(home: Path, terms: Path) -> subprocess.CompletedProcess[str]:
-    """Submit ``terms``, with a Flower that only prints what it would do."""
-    script = (
-        f"import sys; sys.path.insert(0, {str(DEPLOY)!r}); import federation\n"
-        "federation.processes.find = lambda *_: 1\n"
-        "federation.flwr = lambda *words: sys.exit(words[-1])\n"
-        f"sys.argv = ['federation.py', 'run', {str(terms)!r}]\nsys.exit(federation.main())"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, "HDPFL_HOME": str(home)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("checkpoint", [True, False])
 def test_a_run_without_superlink_names_the_resume_command(tmp_path: Path, checkpoint: bool) -> None:
     folder = tmp_path / "runs" / "r"

@@ -11,7 +11,6 @@ compared number by number instead.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import struct
 import threading
@@ -91,19 +90,6 @@ def setting(key: str, value: int) -> Canary:
 def found_in(content: bytes, canaries: Canaries) -> set[str]:
     """Return the names of the canaries that ``content`` holds."""
     return {name for name, canary in canaries.items() if canary.is_in(content)}
-
-
-def memory_of(process: int) -> Iterator[bytes]:
-    """Yield what a process may write to, a region at a time."""
-    maps = Path(f"/proc/{process}/maps").read_text().splitlines()
-    with Path(f"/proc/{process}/mem").open("rb", 0) as memory:
-        for line in maps:
-            reach, mode = line.split()[:2]
-            if mode.startswith("rw"):
-                first, last = (int(number, 16) for number in reach.split("-"))
-                memory.seek(first)
-                with contextlib.suppress(OSError):  # a region that nobody may read
-                    yield memory.read(last - first)
 
 
 def files_below(folder: Path, spared: Iterable[Path]) -> Iterator[Path]:

@@ -23,6 +23,7 @@ def test_a_failed_run_says_why_on_one_line_and_in_flowers_list(ray: Ray) -> None
     assert "'nope' is not known" in last["status-details"]
 
 
+@pytest.mark.story
 def test_opted_out_and_private_sites_end_with_the_same_bits(ray: Ray, tmp_path: Path) -> None:
     """``flwr run .`` with fedhdp: the global model, and each site's own."""
     terms = seeded_terms(

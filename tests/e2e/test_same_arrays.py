@@ -26,7 +26,7 @@ FEDREP = {"model": "mlp:8", "work": "alternate"}
             "own_strategies:FirstTwice+adam",
             {"groups": "rotation:1:3", "evaluation": "server", "average": "ergodic"},
         ),
-        pytest.param("robust-hdp", {**FEDREP, "spend": "late"}, marks=pytest.mark.story),
+        ("robust-hdp", {**FEDREP, "spend": "late"}),
         pytest.param("scaffold", {}, marks=pytest.mark.wards),
         pytest.param("ppsgd", {"model": "mlp:8", "work": "auto of=head"}, marks=pytest.mark.wards),
     ],

@@ -10,13 +10,9 @@ import pytest
 from tests.oracles.point_estimation import (
     Federation,
     best_ratio,
-    best_variance,
-    equal_variance,
-    exact_lambda,
     opted_out_lambda,
     personal_error,
     published_private_lambda,
-    strictest_variance,
     variance,
 )
 
@@ -57,13 +53,6 @@ def test_the_global_estimate_has_the_predicted_variance(ratio: float | str) -> N
     assert abs(found - 1.2 * predicted) > bound(1.2 * predicted)  # the test can tell
 
 
-def test_no_ratio_beats_the_best_one() -> None:
-    best = best_variance(FEDERATION)
-    for ratio in np.linspace(0, 1, 101):
-        assert variance(FEDERATION, float(ratio)) >= best * (1 - 1e-12)
-    assert best < equal_variance(FEDERATION) < strictest_variance(FEDERATION)
-
-
 def mean_square(estimate: np.ndarray, truth: np.ndarray) -> float:
     return float(np.mean((estimate - truth) ** 2))
 
@@ -101,24 +90,6 @@ def test_the_personal_error_is_that_of_draws(private: bool, noisy: bool) -> None
     predicted = personal_error(f, r, lam, private=private, noisy=noisy)
     assert abs(found - predicted) < bound(predicted)
     assert abs(found - 1.2 * predicted) > bound(1.2 * predicted)
-
-
-def test_the_exact_lambda_attains_the_bayes_bound() -> None:
-    f = FEDERATION
-    noise = np.array([0.0] * 3 + [0.4] * 4 + [2.7] * 5)  # three levels
-    others = (f.spread + noise)[:-1]
-    lam = exact_lambda(f.alpha2, f.tau2, others)
-    generator = np.random.default_rng(2)
-    drawn = draw(f, generator)
-    sent = drawn["own"] + generator.standard_normal((DRAWS, f.clients)) * np.sqrt(noise)
-    shared = sent[:, :-1] @ (1 / others) / (1 / others).sum()
-    found = mean_square(personal(drawn["own"][:, -1], shared, lam), drawn["truth"][:, -1])
-    # the posterior precision of φⱼ: its own mean, and φ known with variance 1/P, through τ²
-    predicted = 1 / (1 / f.alpha2 + 1 / (f.tau2 + 1 / (1 / others).sum()))
-    assert abs(found - predicted) < bound(predicted)
-    assert (
-        mean_square(personal(drawn["own"][:, -1], shared, 3 * lam), drawn["truth"][:, -1]) > found
-    )
 
 
 def test_the_opted_out_lambda_is_that_of_the_bayes_rule() -> None:

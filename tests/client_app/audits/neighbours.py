@@ -87,28 +87,6 @@ def attack_support(
     return Finding(f"{rule}, support", plan, evidence, RELEASES, RECORDS)
 
 
-def changed_supports(steps: int, training: Training) -> float:
-    """Return the share of ordinary records whose removal changes the support of the update.
-
-    Batches are full, so that the training which selects the mask is deterministic.
-
-    Args:
-        steps: of the body.
-        training: with the engine's device and the threads.
-    """
-    records, changed = images(np.random.default_rng(0), RECORDS), 0
-    terms, start = _support_terms(PUBLISHED, steps), _model("mlp:32", IMAGES)
-    with (
-        _threads(training.torch_threads or available_cores()),
-        own_site(terms, IMAGES, training, SUPPORT_EPSILON, RECORDS, RECORDS) as site,
-    ):
-        kept = support(site.over(records), start)
-        for removed in range(REMOVED):
-            rest = records.take(np.delete(np.arange(RECORDS), removed))
-            changed += bool((support(site.over(rest), start) != kept).any())
-    return changed / REMOVED
-
-
 def support(site: AuditedSite, start: Arrays) -> npt.NDArray[np.bool_]:
     """Return which shared coordinates a first round moves, shape ``(d,)``: those of the mask."""
     kept: npt.NDArray[np.bool_] = site.round(start, 1, store=False) != 0

@@ -36,8 +36,6 @@ from tests.client_app.messages import config_of, make_site, send
 from tests.client_app.training.parted_site import PARTED, SITES, PartedSite, parted
 
 FALSE_ALARM = 1e-6
-MASKED = [case for case in PARTED if case.startswith("dsu")]
-WITH_OWN_PART = [case for case in PARTED if not case.startswith("ppsgd")]
 STRICT = {"epsilons": "0.02"}
 """Noise beside which no gradient is seen."""
 

@@ -23,7 +23,6 @@ from hdpfl_flower.models.networks import flatten
 from hdpfl_flower.privacy.accounting import Steps, calibrate
 from server_app.in_process.grid import LocalGrid
 from server_app.run.rounds import run
-from tests.oracles.linear_regression import orthogonal_alpha2
 from tests.oracles.point_estimation import (
     Federation,
     best_ratio,
@@ -46,7 +45,7 @@ BETA2 = 1024.0
 PROBLEM = Federation(
     clients=SITES,
     private=SITES - OPTED_OUT,
-    alpha2=orthogonal_alpha2(BETA2, D),
+    alpha2=BETA2 / D,
     tau2=0.5,
     gamma2=NOISE2 / (SITES - OPTED_OUT),
 )
