@@ -287,15 +287,6 @@ def test_every_key_of_the_terms_has_its_row() -> None:
 TERMS = "reference/terms.md"
 
 
-def test_a_key_of_a_profile_is_described_with_type_bounds_and_default() -> None:
-    page = generated()["reference/profile.md"]
-    assert "| `holdout` | number from 0, below 1 | `0.0` | Share of the records" in page
-    assert "| `max-rounds` | whole number from 1 | `1000` | Most rounds of a run. |" in page
-    assert "| `anchor` | path | none |" in page
-    assert "## `[budget]`" in page
-    assert "| `format` | `csv` or `parquet` or `npz` or `images` |  |" in page
-
-
 def test_a_key_without_a_description_stops_the_build() -> None:
     class Silent(BaseModel):
         """A model."""
@@ -304,12 +295,6 @@ def test_a_key_without_a_description_stops_the_build() -> None:
 
     with pytest.raises(ValueError, match=r"Silent\.rounds"):
         pages().keys(Silent)
-
-
-def test_the_schema_page_holds_the_built_in_schema() -> None:
-    page = generated()["reference/schema.md"]
-    assert "| `bounds` | list of number | " in page
-    assert (ROOT / "hdpfl_flower/data/schemas/heart.toml").read_text() in page
 
 
 def test_the_command_lines_are_listed_with_their_options() -> None:

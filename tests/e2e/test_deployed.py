@@ -120,13 +120,6 @@ def test_a_run_that_fails_ends_with_its_reason_and_another_status(federation: Fe
     assert "absent" in last
 
 
-def test_a_wrong_strategy_is_refused_before_the_run_is_sent(federation: Federation) -> None:
-    terms = seeded_terms().as_config() | {"strategy": "nope"}
-    done = federation.call("run", federation.write(terms))
-    assert done.returncode == 1
-    assert "error: 'strategy': 'nope' is not known; choose one of" in done.stderr
-
-
 def test_a_key_that_no_term_has_is_named(federation: Federation) -> None:
     terms = seeded_terms().as_config() | {"roundz": 3}
     words = "'roundz' is not a known key; did you mean 'rounds'?"
