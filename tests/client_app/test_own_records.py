@@ -109,7 +109,7 @@ def test_a_deployed_site_opens_and_imports_nothing_that_terms_name(
 def test_a_simulated_site_in_process_reads_it(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=np.zeros((50, 1, 4, 4)), y=np.arange(50) % 3)
     config = {**STATED, "dataset": f"file:{tmp_path}/own.npz", "evaluation": "none"}
-    terms = terms_of(**config)
+    terms = terms_of(**config, **{"run-id": "own-records"})
     content = wire.write_instructions(terms, 1, model_of(terms))
     reply = send({"partition-id": 0, "num-partitions": 2}, wire.TRAIN, content, in_process=True)
     assert not reply.has_error(), reply.error.reason

@@ -17,6 +17,7 @@ from strategies import SERVER_STEPS, STRATEGIES, check_strategy, make_strategy
 from strategies.averaging.fedavg import FedAvg
 from strategies.contract import CHECKS, Subject, rows_of, shares_of
 from strategies.core.checks import check_outcome
+from tests.cases import sampled
 from tests.federation import weighing
 
 STEPS = tuple(f"mmse+{step}" for step in SERVER_STEPS)
@@ -31,6 +32,8 @@ VARIANTS = [
     if weights == "uniform" or weighing(name, weights)
 ]
 """Names with each setting of their weights; some have none."""
+FAMILIES = ("fedavg", "mmse", "pfa", "fedhdp", "ifca", "splitting")
+"""One strategy of each family, for ``make test``."""
 OWN_STARTS = ("fedsplit", "fedpi", "splitting", "weiavg+fedpi")
 NO_SUM = (
     *OWN_STARTS,
@@ -54,7 +57,9 @@ def subject_of(name: str, weights: str = "uniform", **terms: object) -> Subject:
     return Subject(RunConfig.parse({"strategy": name, **weighing(name, weights), **terms}))
 
 
-@pytest.mark.parametrize(("name", "weights"), VARIANTS)
+@pytest.mark.parametrize(
+    ("name", "weights"), sampled(VARIANTS, [(name, "uniform") for name in FAMILIES])
+)
 def test_every_strategy_keeps_its_contract(name: str, weights: str) -> None:
     broken = {}
     for check, hold in CHECKS.items():
@@ -138,7 +143,7 @@ GUARDS = get_args(ServerTerms.model_fields["guard"].annotation)
 
 
 @pytest.mark.parametrize("guard", GUARDS)
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("pfa-plus")])
+@pytest.mark.parametrize("name", sampled([n for n in NAMES if n != "pfa-plus"], FAMILIES))
 def test_every_guard_works_with_a_rule_or_is_refused(name: str, guard: str) -> None:
     """Refused with several models, starts or control variates; bounds on weights without a sum."""
     terms = RunConfig.parse({"strategy": name, "guard": guard})
