@@ -11,7 +11,7 @@ import pytest
 def sampled(cases: Iterable[Any], quick: Collection[Any]) -> list[Any]:
     """Return parameters, or tuples of them: those in ``quick`` as they are, the others ``long``.
 
-    For code outside the privacy kernel that all cases go through alike.
+    For cases that go the same way through the code.
 
     Raises:
         ValueError: a case of ``quick`` is no case.
@@ -19,4 +19,10 @@ def sampled(cases: Iterable[Any], quick: Collection[Any]) -> list[Any]:
     every = list(cases)
     if unknown := [case for case in quick if case not in every]:
         raise ValueError(f"no cases: {unknown}")
-    return [pytest.param(case, marks=() if case in quick else pytest.mark.long) for case in every]
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=() if case in quick else pytest.mark.long,
+        )
+        for case in every
+    ]
