@@ -35,7 +35,7 @@ TOOLS = (
     "hdpfl_flower/ledger/invariants.py", "hdpfl_flower/ledger/recompute.py",
     "hdpfl_flower/models/constant.py", "hdpfl_flower/monitoring/prometheus.py",
     "hdpfl_flower/privacy/audit.py", "hdpfl_flower/privacy/trade_off.py",
-    "hdpfl_flower/scenarios/attacks.py", "hdpfl_flower/system/later.py",
+    "hdpfl_flower/system/later.py",
     "hdpfl_flower/system/proxies.py", "hdpfl_flower/system/terminal.py",
     "server_app/certificates.py", "server_app/commands/", "server_app/in_process/",
     "server_app/monitoring/", "server_app/progress.py",
