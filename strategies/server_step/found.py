@@ -24,7 +24,7 @@ Threat model: that of the strategy. Aggregates are noisy already, and the rate c
 
 Known limits: where noise hides all agreement the rate stays the guess that D is, as in models of
 few coordinates: of five κ² must exceed .8. Where large local steps would help it does not take
-them. ``docs/results/server-step.md`` has what both cost.
+them. ``docs/results/earlier.md`` has what both cost.
 Several models and steps with a past are refused; guards take nothing out of the model.
 """
 
