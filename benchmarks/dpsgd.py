@@ -49,11 +49,16 @@ def main() -> None:
                 },
                 repeats=7 if model == "cnn" else 15,
             )
-            rows.append([
-                f"{model}, batch {batch}", name, f"{times['ours'] / times['plain']:.2f}",
-                f"{(times['ours'] - times['ours, σ = 0']) / times['plain']:.2f}",
-                f"{times['Opacus'] / times['ours']:.2f}", BARS.get((model, batch), ""),
-            ])  # fmt: skip
+            rows.append(
+                [
+                    f"{model}, batch {batch}",
+                    name,
+                    f"{times['ours'] / times['plain']:.2f}",
+                    f"{(times['ours'] - times['ours, σ = 0']) / times['plain']:.2f}",
+                    f"{times['Opacus'] / times['ours']:.2f}",
+                    BARS.get((model, batch), ""),
+                ]
+            )
     columns = [
         "epoch of 2,400 records",
         "engine",

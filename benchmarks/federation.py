@@ -1,7 +1,4 @@
-"""Twelve SuperNodes against Flower's quickstart, and what many rounds leave behind.
-
-    python -m benchmarks federation
-    HDPFL_ROUNDS=400 python -m benchmarks federation     # the second table instead
+"""Twelve SuperNodes against Flower's quickstart.
 
 On one federation a run of the hospitals, three times over, and one of an app like Flower's
 quickstart, with a model of as many numbers, take turns: both train in processes that Flower starts,
@@ -19,11 +16,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
-from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -31,15 +25,12 @@ from pathlib import Path
 from safetensors.numpy import load_file
 
 from benchmarks.timing import show
-from deploy import processes
 from hdpfl_flower.monitoring.journal import read_journal
 
 ROOT = Path(__file__).resolve().parents[1]
 FEDERATION = [sys.executable, str(ROOT / "deploy" / "federation.py")]
 SITES = ("cleveland", "hungarian", "switzerland", "va")
 NODES, ROUNDS, TURNS, BAR, PORT = 12, 4, 1, 1.5, "28800"
-LOOKS = (0.1, 0.4, 0.7, 1.0)
-"""Shares of the rounds after which the second table looks."""
 PYPROJECT = """
 [project]
 name = "quickstart"
@@ -129,37 +120,43 @@ def _federation(copies: int) -> Iterator[Federation]:
                 profile = there / "profile.toml"
                 text = profile.read_text().replace("max-rounds = 50", "max-rounds = 5000")
                 profile.write_text(text.replace("[training]", "[training]\ntorch-threads = 1"))
-        own = {"HDPFL_HOME": folder, "HDPFL_FEDERATION_PORT": PORT, "OMP_NUM_THREADS": "1",
-               "FLWR_HOME": str(home / "federation" / "superlink")}  # fmt: skip
-        made = Federation(home, {**os.environ, **own})
+        variables = {
+            "HDPFL_HOME": folder,
+            "HDPFL_FEDERATION_PORT": PORT,
+            "OMP_NUM_THREADS": "1",
+            "FLWR_HOME": str(home / "federation" / "superlink"),
+        }
+        federation = Federation(home, {**os.environ, **variables})
         try:
-            made.call("up", "--sites", home / "sites")
-            yield made
+            federation.call("up", "--sites", home / "sites")
+            yield federation
         finally:
-            made.call("down")
+            federation.call("down")
 
 
 def main() -> None:
-    """Print the seconds of a round beside the quickstart's, or what grew over many rounds."""
-    if rounds := int(os.environ.get("HDPFL_ROUNDS", "0")):
-        _long(rounds)
-        return
+    """Print the seconds of a round beside the quickstart's."""
     ours, theirs = list[float](), list[float]()
     with _federation(NODES // len(SITES)) as up:
         for turn in range(TURNS):
             folder = up.run(f"turn-{turn}", rounds=ROUNDS, **{"min-sites": NODES})
             events = read_journal(folder / "journal.jsonl")
-            ends = [datetime.fromisoformat(e["at"]).timestamp() for e in events
-                    if e["event"] == "round"]  # fmt: skip
+            ends = [
+                datetime.fromisoformat(e["at"]).timestamp() for e in events if e["event"] == "round"
+            ]
             ours += _between(ends)
             numbers = sum(array.size for array in load_file(folder / "model.safetensors").values())
             theirs += _between(_quickstart(up, turn, numbers))
     ratio = statistics.median(ours) / statistics.median(theirs)
-    show(f"A round of {NODES} SuperNodes, a model of {numbers} numbers", ["", "seconds", "bar"], [
-        ["Flower's quickstart", f"{statistics.median(theirs):.1f}", ""],
-        ["ours", f"{statistics.median(ours):.1f}", ""],
-        ["ours / Flower's", f"{ratio:.2f}", f"≤ {BAR}"],
-    ])  # fmt: skip
+    show(
+        f"A round of {NODES} SuperNodes, a model of {numbers} numbers",
+        ["", "seconds", "bar"],
+        [
+            ["Flower's quickstart", f"{statistics.median(theirs):.1f}", ""],
+            ["ours", f"{statistics.median(ours):.1f}", ""],
+            ["ours / Flower's", f"{ratio:.2f}", f"≤ {BAR}"],
+        ],
+    )
 
 
 def _between(ends: list[float]) -> list[float]:
@@ -177,44 +174,3 @@ def _quickstart(up: Federation, turn: int, numbers: int) -> list[float]:
     flwr = str(Path(FEDERATION[0]).with_name("flwr"))
     up.call("run", app, "hdpfl", "--stream", "--run-config", config, main=(flwr,))
     return [float(line) for line in times.read_text().split()][1:]  # the first is of no round
-
-
-def _long(rounds: int) -> None:
-    """Print memory and files during a run of many rounds."""
-    with _federation(1) as up, ThreadPoolExecutor() as pool:
-        running = pool.submit(up.run, "long", rounds=rounds, **{"min-sites": len(SITES)})
-        looks: dict[int, dict[str, float]] = {}
-        for number in (round(share * rounds) for share in LOOKS):
-            while (done := _rounds_of(up.home / "runs" / "long")) < number and running.running():
-                time.sleep(0.2)
-            looks[done] = _sizes(up.home)
-        running.result()
-    rows = [[what, *(f"{look[what]:.2f}" for look in looks.values())] for what in looks[done]]
-    show(f"{rounds} rounds at four sites, MB", ["after rounds", *map(str, looks)], rows)
-
-
-def _rounds_of(folder: Path) -> int:
-    path = folder / "journal.jsonl"
-    return path.read_text().count('"event": "round"') if path.exists() else 0
-
-
-def _sizes(home: Path) -> dict[str, float]:
-    """Return MB of memory, least of some looks since messages come and go, and of files."""
-    federation = home / "federation"
-    roots = [json.loads(path.read_text())["pid"] for path in (federation / "pids").glob("*.json")]
-    memory = []
-    for _ in range(60):
-        pages = 0
-        for pid in processes._family(roots):
-            with contextlib.suppress(OSError):
-                pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        memory.append(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
-        time.sleep(0.1)
-    files = Counter[str]()
-    kinds = {"ledger": "ledgers", "anchor": "ledgers", "runs": "journal and models", "logs": "logs"}
-    for path in home.rglob("*"):
-        with contextlib.suppress(OSError):
-            if path.is_file():
-                kind = next((k for part, k in kinds.items() if part in path.parts), "all else")
-                files[kind] += path.stat().st_size / 1e6
-    return {"memory": min(memory), **dict(sorted(files.items()))}

@@ -62,19 +62,32 @@ def main() -> None:
             "ghost": opacus(case, records, device, "ghost"),
         }
         works = {name: waited(run, device) for name, run in variants.items() if runs(run)}
-        found = interleaved(
+        seconds = interleaved(
             works, repeats=1 if device.type == "cpu" else 5, clock=time.perf_counter
         )
         name = type(engine).__name__.removesuffix("Engine").lower()
-        rows.append([
-            f"{case.name}, batch {case.batch}", name,
-            f"{1000 * found['plain'] / STEPS:.1f}",
-            *(f"{found[name] / found['plain']:.2f}" if name in found else "–"
-              for name in [*variants][1:]),
-        ])  # fmt: skip
+        rows.append(
+            [
+                f"{case.name}, batch {case.batch}",
+                name,
+                f"{1000 * seconds['plain'] / STEPS:.1f}",
+                *(
+                    f"{seconds[name] / seconds['plain']:.2f}" if name in seconds else "–"
+                    for name in [*variants][1:]
+                ),
+            ]
+        )
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU, small models"
-    columns = ["step", "engine", "plain SGD, ms", "ours / plain", "of it, noise", "noise by AES",
-               "Opacus hooks / plain", "Opacus ghost / plain"]  # fmt: skip
+    columns = [
+        "step",
+        "engine",
+        "plain SGD, ms",
+        "ours / plain",
+        "of it, noise",
+        "noise by AES",
+        "Opacus hooks / plain",
+        "Opacus ghost / plain",
+    ]
     show(f"DP-SGD step on {where}", columns, rows)
 
 
@@ -85,11 +98,19 @@ def cases(*, small: bool) -> list[Case]:
     colour = Task.classification((3, pixels, pixels), 10)
     return [
         Case("CNN", digits, lambda: build_model("cnn", digits, seed=0), 8 if small else 256),
-        Case("ResNet-18", colour, lambda: build_model("resnet18", colour, seed=0),
-             2 if small else 128),
-        Case("small ViT, adapters" if small else "ViT-B/16, adapters",
-             Task.classification((3, side, side), 10), lambda: vit(side), 4 if small else 32),
-    ]  # fmt: skip
+        Case(
+            "ResNet-18",
+            colour,
+            lambda: build_model("resnet18", colour, seed=0),
+            2 if small else 128,
+        ),
+        Case(
+            "small ViT, adapters" if small else "ViT-B/16, adapters",
+            Task.classification((3, side, side), 10),
+            lambda: vit(side),
+            4 if small else 32,
+        ),
+    ]
 
 
 def vit(side: int) -> nn.Module:
@@ -154,14 +175,18 @@ def opacus(case: Case, records: Records, device: torch.device, mode: str) -> Cal
                 module.forward = MethodType(_block, module)  # type: ignore[method-assign]
         x, y = torch.from_numpy(records.features), torch.from_numpy(records.targets)
         trained = [p for p in model.parameters() if p.requires_grad]
-        made: tuple[Any, ...] = PrivacyEngine(accountant="rdp").make_private(
-            module=model, optimizer=torch.optim.SGD(trained, lr=0.01),
+        wrapped: tuple[Any, ...] = PrivacyEngine(accountant="rdp").make_private(
+            module=model,
+            optimizer=torch.optim.SGD(trained, lr=0.01),
             criterion=nn.CrossEntropyLoss(),
-            data_loader=DataLoader(TensorDataset(x, y), batch_size=len(x)), noise_multiplier=1.0,
-            max_grad_norm=1.0, poisson_sampling=False, grad_sample_mode=mode,
-        )  # fmt: skip
-        private, optimizer = made[0], made[1]
-        criterion = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
+            data_loader=DataLoader(TensorDataset(x, y), batch_size=len(x)),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            poisson_sampling=False,
+            grad_sample_mode=mode,
+        )
+        private, optimizer = wrapped[0], wrapped[1]
+        criterion = wrapped[2] if mode == "ghost" else nn.CrossEntropyLoss()
 
         def steps() -> None:
             for _ in range(STEPS):
@@ -171,20 +196,20 @@ def opacus(case: Case, records: Records, device: torch.device, mode: str) -> Cal
 
         return steps
 
-    made: list[Callable[[], None]] = []
+    ready: list[Callable[[], None]] = []
 
     def run() -> None:
-        if not made:
-            made.append(prepared())
-        made[0]()
+        if not ready:
+            ready.append(prepared())
+        ready[0]()
 
     return run
 
 
 def _block(block: Any, x: torch.Tensor) -> torch.Tensor:
-    """Return what torchvision's block does, without a sum in place, which Opacus' hooks forbid."""
-    found = block.bn2(block.conv2(block.relu(block.bn1(block.conv1(x)))))
-    out: torch.Tensor = block.relu(found + (block.downsample(x) if block.downsample else x))
+    """Return torchvision's block without its sum in place, which Opacus' hooks forbid."""
+    normed = block.bn2(block.conv2(block.relu(block.bn1(block.conv1(x)))))
+    out: torch.Tensor = block.relu(normed + (block.downsample(x) if block.downsample else x))
     return out
 
 

@@ -7,21 +7,14 @@ Every client's update is clipped, the server adds the noise; MNIST split by labe
 
 * Training alone: the clients of a round stacked, over the same clients one after another.
 * A round, test left out, over its pure training: a plain loop of torch over the same batches.
-* Two-step aggregation of 100 × 1,000,000: over NumPy's sum of the matrix in float32 (a read pass),
-  and over its sum in float64, which the strategy uses. The norms exist already: they are computed
-  as replies arrive, in a check of every update.
-* Memory: that of a process after some rounds, by the number of clients.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,16 +28,12 @@ from client_app.training.plain_sgd import LocalJob, network_for, shuffled_batche
 from client_app.training.stacked_sgd import stack_for
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import Dataset, task_of
-from hdpfl_flower.linalg.sums import square_sum
-from hdpfl_flower.linalg.update_matrix import give_back_freed_memory
 from hdpfl_flower.models.losses import total_loss
 from hdpfl_flower.models.networks import build_model
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.updates import RoundUpdates
 from server_app.in_process.grid import LocalGrid
 from server_app.in_process.in_process_run import run_in_process
-from strategies.fedhdp.fedhdp import FedHDP
 
 CLIENTS, ASKED, RECORDS, BATCH, RATE, ROUNDS = 2000, 100, 30, 10, 0.1, 9
 TASK = task_of("mnist")
@@ -52,18 +41,11 @@ _FOLDER = os.environ.get("HDPFL_TEST_DATA", "")
 HAS_MNIST = (Path(_FOLDER) / "MNIST" / "raw").is_dir()
 
 
-def _resident() -> int:
-    """Return the memory of this process in bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def main() -> None:
     """Print the tables."""
     torch.set_num_threads(1)
     _training()
     _rounds()
-    _aggregation()
-    _memory()
 
 
 def _training() -> None:
@@ -98,9 +80,12 @@ def _jobs(start: np.ndarray) -> list[LocalJob]:
 def _rounds() -> None:
     rows = []
     for model, personal, bar in (
-        ("logreg", "", ""), ("mlp:50", "", ""), ("mlp:50", "0.05", ""),
-        ("cnn", "", "≤ 1.2"), ("cnn", "0.05", "≤ 2.2"),
-    ):  # fmt: skip
+        ("logreg", "", ""),
+        ("mlp:50", "", ""),
+        ("mlp:50", "0.05", ""),
+        ("cnn", "", "≤ 1.2"),
+        ("cnn", "0.05", "≤ 2.2"),
+    ):
         alone = _round_over_training(model, personal, stacked=False)
         together = None if model == "cnn" else _round_over_training(model, personal, stacked=True)
         name = model + (", and personal models" if personal else "")
@@ -163,88 +148,31 @@ def _federation() -> Iterator[None]:
 
 
 def _run(
-    model: str, clients: int, fraction: float, rounds: int, heard: Callable[..., None],
+    model: str,
+    clients: int,
+    fraction: float,
+    rounds: int,
+    heard: Callable[..., None],
     personal: str = "",
-) -> None:  # fmt: skip
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         terms = {
-            "strategy": "fedhdp", "noise": "server", "model": model, "rounds": rounds,
-            "dataset": "mnist", "data-dir": _FOLDER, "partition": "shards:1", "fraction": fraction,
-            "epsilons": "3.6+opt-out:0.05", "batch-sizes": str(BATCH), "delta": 1e-4,
-            "clip-norm": 0.5, "learning-rate": RATE, "fedhdp.level-ratio": "0.1",
-            "evaluation": "none", "runs-dir": folder, "second": personal,
-        }  # fmt: skip
+            "strategy": "fedhdp",
+            "noise": "server",
+            "model": model,
+            "rounds": rounds,
+            "dataset": "mnist",
+            "data-dir": _FOLDER,
+            "partition": "shards:1",
+            "fraction": fraction,
+            "epsilons": "3.6+opt-out:0.05",
+            "batch-sizes": str(BATCH),
+            "delta": 1e-4,
+            "clip-norm": 0.5,
+            "learning-rate": RATE,
+            "fedhdp.level-ratio": "0.1",
+            "evaluation": "none",
+            "runs-dir": folder,
+            "second": personal,
+        }
         run_in_process(RunConfig.parse(terms), clients, heard)
-
-
-def _aggregation() -> None:
-    draws, rows = np.random.default_rng(0), []
-    updates = draws.standard_normal((ASKED, 1_000_000), dtype=np.float32)
-    for name, noise, epsilons in (
-        ("noise at the sites, 2 levels", "client", [np.inf] * 5 + [3.6] * 95),
-        ("noise at the sites, 4 levels", "client", [np.inf, 4.0, 2.0, 1.0] * 25),
-        ("noise at the server, 2 levels", "server", [np.inf] * 5 + [3.6] * 95),
-    ):
-        times = interleaved(
-            {
-                "rule": _combine(updates, epsilons, noise),
-                "float32": lambda: updates.sum(0),
-                "float64": lambda: updates.sum(0, dtype=np.float64),
-            },
-            repeats=5,
-        )
-        ratios = (times["rule"] / times[each] for each in ("float32", "float64"))
-        rows.append([name, *(f"{ratio:.1f}" for ratio in ratios)])
-    columns = ["", "read passes", "sums in float64"]
-    show("Two-step aggregation of 100 × 1,000,000", columns, rows)
-
-
-def _combine(updates: np.ndarray, epsilons: Sequence[float], noise: str) -> Callable[[], object]:
-    menu = ",".join(str(e) for e in sorted(set(epsilons)))
-    terms = {"strategy": "fedhdp", "noise": noise, "fedhdp.levels": menu,
-             "fedhdp.level-ratio": "0.1", "fraction": 0.05, "rounds": 10,
-             "clip-norm": 0.5}  # fmt: skip
-    sites = tuple(map(str, range(len(epsilons))))
-    rule = FedHDP(RunConfig.parse(terms))
-    rule.settle({s: {"epsilon": e} for s, e in zip(sites, epsilons, strict=True)})
-    squares = np.array([square_sum(row) for row in updates])
-    came = RoundUpdates(1, sites, updates, {"epsilon": np.array(epsilons)}, squares=squares)
-    return lambda: rule.combine(rule.state, came, rule.streams.noise)
-
-
-def _memory() -> None:
-    found = {}
-    for clients in (200, CLIENTS):
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.scale", str(clients)],
-            check=True, capture_output=True, text=True,
-        )  # fmt: skip
-        found[clients] = json.loads(done.stdout)
-    idle = CLIENTS - 200
-    each = max(found[CLIENTS] - found[200], 0) / idle
-    size = 4 * sum(p.numel() for p in build_model("mlp:50", TASK, seed=0).parameters())
-    rows = [
-        ["200 clients, MB", f"{found[200] / 1e6:.0f}", ""],
-        [f"{CLIENTS:,} clients, MB", f"{found[CLIENTS] / 1e6:.0f}", ""],
-        ["each more idle client / its model (mlp:50)", f"{each / size:.3f}", "≤ 0.1"],
-    ]
-    show(f"Memory after 5 rounds of {ASKED} clients", ["", "found", "bar"], rows)
-
-
-def _measure(clients: int) -> int:
-    """Return the process's bytes after 5 rounds, with freed memory returned."""
-    found = [0]
-
-    def heard(event: dict[str, Any]) -> None:
-        if event["event"] == "round":
-            give_back_freed_memory()
-            found[0] = _resident()
-
-    with _federation():
-        _run("mlp:50", clients, ASKED / clients, 5, heard)
-    return found[0]
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    print(_measure(int(sys.argv[1])))

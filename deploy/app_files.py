@@ -23,7 +23,7 @@ def copy_app(root: Path, folder: Path) -> None:
     ``flwr build`` makes the same of both.
 
     Args:
-        root: a folder with a ``pyproject.toml`` whose ``fab-include`` names every file of the app.
+        root: a folder; ``fab-include`` in its ``pyproject.toml`` names every file of the app.
         folder: target of the copy; it need not exist.
     """
     app = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8-sig"))["tool"]["flwr"][
@@ -31,9 +31,9 @@ def copy_app(root: Path, folder: Path) -> None:
     ]
     for pattern in (*ALWAYS, *(name.removeprefix("/") for name in app["fab-include"])):
         for file in root.glob(pattern):
-            own = folder / file.relative_to(root)
-            own.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, own)
+            target = folder / file.relative_to(root)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
 
 
 @contextmanager

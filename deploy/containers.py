@@ -94,21 +94,23 @@ def publish(names: list[str]) -> None:
         _rewrite(source / config, PUBLIC / config, "127.0.0.1:", "exporter:")
         if place == "site":
             _rewrite(PUBLIC / config, PUBLIC / config, AUTHORIZATION, "")
-        own = f"grafana/{place}"
+        grafana = f"grafana/{place}"
         data, provider = (
             "provisioning/datasources/prometheus.yml",
             "provisioning/dashboards/hdpfl.yml",
         )
-        _rewrite(source / "grafana" / data, PUBLIC / own / data, "//127.0.0.1:", "//prometheus:")
+        _rewrite(
+            source / "grafana" / data, PUBLIC / grafana / data, "//127.0.0.1:", "//prometheus:"
+        )
         _rewrite(
             source / "grafana" / provider,
-            PUBLIC / own / provider,
+            PUBLIC / grafana / provider,
             "/var/lib/grafana/dashboards",
-            f"{SEEN_AT}/{own}/dashboards",
+            f"{SEEN_AT}/{grafana}/dashboards",
         )
-        (PUBLIC / own / "dashboards").mkdir(exist_ok=True)
+        (PUBLIC / grafana / "dashboards").mkdir(exist_ok=True)
         dashboard = f"dashboards/{place}.json"
-        shutil.copyfile(source / "grafana" / dashboard, PUBLIC / own / dashboard)
+        shutil.copyfile(source / "grafana" / dashboard, PUBLIC / grafana / dashboard)
 
 
 def introduce(names: list[str]) -> None:

@@ -270,9 +270,9 @@ def _named_terms(terms: Path, folder: Path) -> tuple[Path, str]:
     if backbone := config.get("backbone"):
         weights = r"(?<=\bweights=)(?!sha256:)\S+"
         config["backbone"] = re.sub(weights, lambda path: found(path[0]), str(backbone))
-    made = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-    resumed = Path(str(config.get("resume-from", ""))).name  # such a run has an id already
-    config["run-id"] = config.get("run-id") or ("" if resumed else made)
+    new_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    resumed = Path(str(config.get("resume-from", ""))).name  # a resumed run has an id already
+    config["run-id"] = config.get("run-id") or ("" if resumed else new_id)
     copy = folder / "run.toml"  # JSON's numbers, texts, true and false are also valid TOML
     copy.write_text(
         "".join(f"{key} = {as_toml(value)}\n" for key, value in config.items()), encoding="utf-8"
@@ -343,8 +343,8 @@ def _port(running: bool) -> int:
 
 def _wait_for_the_killed(sites: dict[str, str]) -> None:
     """Wait until the SuperLink misses these nodes (name → id) and admits others."""
-    known = node_statuses() if sites else {}
-    taken = {name: node for name, node in sites.items() if known.get(node) == "online"}
+    statuses = node_statuses() if sites else {}
+    taken = {name: node for name, node in sites.items() if statuses.get(node) == "online"}
     if taken:
         print(f"{', '.join(taken)}: killed; within a minute the SuperLink lets it in again")
         _wait(

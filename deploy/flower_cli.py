@@ -35,9 +35,9 @@ class ProblemError(Exception):
 
 def environment(flwr_home: Path, hdpfl_home: Path) -> dict[str, str]:
     """Return a process environment without the caller's Flower settings."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("FLWR_", "HDPFL_"))}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("FLWR_", "HDPFL_"))}
     return {
-        **kept,
+        **inherited,
         "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
         "HDPFL_HOME": str(hdpfl_home),
         "FLWR_HOME": str(flwr_home),

@@ -52,15 +52,26 @@ def start_superlink(port: int) -> None:
     _start(
         SUPERLINK,
         [
-            f"{BIN}/flower-superlink", "--host", HOST, "--port", str(port),
-            "--ssl-ca-certfile", f"{CERTS}/ca.crt", "--ssl-certfile", f"{CERTS}/server.crt",
-            "--ssl-keyfile", f"{CERTS}/server.key", "--enable-supernode-auth",
-            "--database", f"{SERVER}/state.db", "--disable-runtime-dependency-installation",
+            f"{BIN}/flower-superlink",
+            "--host",
+            HOST,
+            "--port",
+            str(port),
+            "--ssl-ca-certfile",
+            f"{CERTS}/ca.crt",
+            "--ssl-certfile",
+            f"{CERTS}/server.crt",
+            "--ssl-keyfile",
+            f"{CERTS}/server.key",
+            "--enable-supernode-auth",
+            "--database",
+            f"{SERVER}/state.db",
+            "--disable-runtime-dependency-installation",
         ],
         [f"{HOST}:{port}", "--root-certificates", f"{CERTS}/ca.crt"],
         SERVER,
         environment(SERVER, HOME),
-    )  # fmt: skip
+    )
 
 
 def start_supernode(name: str, port: int, own_port: int) -> None:
@@ -76,15 +87,25 @@ def start_supernode(name: str, port: int, own_port: int) -> None:
     _start(
         name,
         [
-            f"{BIN}/hdpfl-patient", f"{BIN}/flower-supernode", "--superlink", f"{HOST}:{port}",
-            "--root-certificates", f"{CERTS}/ca.crt",
-            "--auth-supernode-private-key", f"{CERTS}/sites/{name}",
-            "--host", HOST, "--port", str(own_port), "--node-config", f"{site}/node.toml",
+            f"{BIN}/hdpfl-patient",
+            f"{BIN}/flower-supernode",
+            "--superlink",
+            f"{HOST}:{port}",
+            "--root-certificates",
+            f"{CERTS}/ca.crt",
+            "--auth-supernode-private-key",
+            f"{CERTS}/sites/{name}",
+            "--host",
+            HOST,
+            "--port",
+            str(own_port),
+            "--node-config",
+            f"{site}/node.toml",
         ],
         [f"{HOST}:{own_port}", "--insecure"] if pinned else [],  # on loopback
         site,
         env,
-    )  # fmt: skip
+    )
 
 
 def _start(
@@ -168,14 +189,14 @@ def prepare_site(name: str, source: Path) -> None:
     for folder in (site, site / "flwr", site / "home"):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for file in source.iterdir():
-        own = site / file.name
+        target = site / file.name
         if not file.is_file() or file.name == "node.toml":
             continue
-        if not own.exists():
-            shutil.copyfile(file, own)
-            own.chmod(0o600)
-        elif file.name == "profile.toml" and own.read_bytes() != file.read_bytes():
-            print(f"{name}: its own profile stays as it is, unlike {file}: {own}")
+        if not target.exists():
+            shutil.copyfile(file, target)
+            target.chmod(0o600)
+        elif file.name == "profile.toml" and target.read_bytes() != file.read_bytes():
+            print(f"{name}: its own profile stays as it is, unlike {file}: {target}")
     profile, more = site / "profile.toml", source / "node.toml"
     config = f"profile = {as_toml(str(profile))}\n" + (more.read_text() if more.exists() else "")
     node = site / "node.toml"
@@ -191,9 +212,9 @@ def register(names: list[str]) -> list[str]:
 
     Flower lists nodes without their names, so a site's id is noted when it is registered.
     """
-    known, notes = node_statuses(), [SITES / name / "node-id" for name in names]
+    statuses, notes = node_statuses(), [SITES / name / "node-id" for name in names]
     for name, note in zip(names, notes, strict=True):
-        if not note.exists() or note.read_text() not in known:
+        if not note.exists() or note.read_text() not in statuses:
             key = f"{CERTS}/sites/{name}.pub"
             node = flwr("supernode", "register", key, LINK, "--name", name)
             note.write_text(str(node["node-id"]))

@@ -50,8 +50,8 @@ def start(name: str, command: list[str], folder: Path, log: Path, env: dict[str,
 def find(name: str, folder: Path) -> int | None:
     """Return the id of the process started as ``name``, if alive."""
     try:
-        known = json.loads((folder / f"{name}.json").read_text())
-        pid, birth = int(known["pid"]), known["birth"]
+        noted = json.loads((folder / f"{name}.json").read_text())
+        pid, birth = int(noted["pid"]), noted["birth"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     living = table().get(pid)
@@ -90,7 +90,7 @@ def table() -> dict[int, Living]:
     """Return every living process of this machine, without zombies."""
     if not Path("/proc/self/stat").exists():
         return _table_of_ps()
-    found = {}
+    living = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             try:
@@ -99,8 +99,8 @@ def table() -> dict[int, Living]:
             except OSError:
                 continue
             if fields[0] not in "ZX":
-                found[int(path.name)] = Living(fields[19], int(fields[1]))
-    return found
+                living[int(path.name)] = Living(fields[19], int(fields[1]))
+    return living
 
 
 def _table_of_ps() -> dict[int, Living]:
@@ -113,13 +113,15 @@ def _table_of_ps() -> dict[int, Living]:
 def _family(roots: Iterable[int]) -> dict[int, str]:
     """Return the start times of ``roots`` and all their descendants."""
     living = table()
-    found = {pid: living[pid].birth for pid in roots if pid in living}
+    births = {pid: living[pid].birth for pid in roots if pid in living}
     grown = True
     while grown:
-        more = {p: row.birth for p, row in living.items() if row.parent in found and p not in found}
-        found.update(more)
+        more = {
+            p: row.birth for p, row in living.items() if row.parent in births and p not in births
+        }
+        births.update(more)
         grown = bool(more)
-    return found
+    return births
 
 
 def _still(family: dict[int, str]) -> dict[int, str]:

@@ -54,11 +54,11 @@ def _start(command: list[str]) -> subprocess.Popen[bytes]:
     """Start a process that ends with this one, even if killed; Linux only."""
     if sys.platform != "linux":
         return subprocess.Popen(command)
-    prctl, own = ctypes.CDLL(None).prctl, os.getpid()
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
 
     def end_with_parent() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != own:  # it ended before the call
+        if os.getppid() != parent:  # it ended before the call
             os._exit(1)
 
     return subprocess.Popen(command, preexec_fn=end_with_parent)  # noqa: PLW1509 - one thread

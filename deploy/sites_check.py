@@ -57,14 +57,15 @@ def check_sites(names: list[str], source: Path) -> None:
     A site that already has a profile here is not checked.
 
     Raises:
-        ProblemError: names each such site, and the change needed.
+        ProblemError: names each of them, and the change needed.
     """
     SITES.mkdir(parents=True, exist_ok=True, mode=0o700)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        found = [text for text in pool.map(lambda name: _problem(name, source / name), names)
-                 if text]  # fmt: skip
-    if found:
-        raise ProblemError("; ".join(found))
+        problems = [
+            text for text in pool.map(lambda name: _problem(name, source / name), names) if text
+        ]
+    if problems:
+        raise ProblemError("; ".join(problems))
 
 
 def _problem(name: str, source: Path) -> str:
@@ -91,8 +92,11 @@ def _checked(name: str, profile: Path, shown: str) -> str:
     done = captured("hdpfl-site", "profile", "check", "--profile", str(profile))
     if done.returncode == 0:
         return ""
-    wrong = [line.removeprefix("error").strip() for line in done.stdout.splitlines()
-             if line.startswith("error")]  # fmt: skip
+    wrong = [
+        line.removeprefix("error").strip()
+        for line in done.stdout.splitlines()
+        if line.startswith("error")
+    ]
     # A missing ledger is made by 'up' itself.
     wrong = [line for line in wrong if not _is_a_new_ledger(line)]
     if not done.stdout.strip():

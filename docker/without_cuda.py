@@ -1,9 +1,9 @@
 """Stand-ins for CUDA's libraries beside PyPI's torch, without a GPU: without_cuda.py TORCH/LIB.
 
 PyPI's torch for Linux loads NVIDIA's libraries (2 GB) even where nothing calls them. This writes,
-for each absent one, a library of the same name and versions whose every function returns the
-error 100, `cudaErrorNoDevice`; torch then reports no GPU. A wheel without CUDA needs none. Needs
-pyelftools and ziglang.
+for each absent one, a library of the same name and versions: every function returns the error 100,
+`cudaErrorNoDevice`; torch then reports no GPU. A wheel without CUDA needs none. Needs pyelftools
+and ziglang.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ def symbols_of(elf: ELFFile) -> Iterator[tuple[str, str, str]]:
     """Yield library, version and name of each undefined symbol; ``defined`` for the others."""
     versions: dict[int, tuple[str, str]] = {}
     if needed := elf.get_section_by_name(".gnu.version_r"):
-        for library, each in needed.iter_versions():
-            versions |= {one["vna_other"]: (library.name, one.name) for one in each}
+        for library, auxiliaries in needed.iter_versions():
+            versions |= {
+                auxiliary["vna_other"]: (library.name, auxiliary.name) for auxiliary in auxiliaries
+            }
     indices = elf.get_section_by_name(".gnu.version")
     for number, symbol in enumerate(elf.get_section_by_name(".dynsym").iter_symbols()):
         if symbol["st_shndx"] != "SHN_UNDEF":
@@ -41,7 +43,7 @@ def symbols_of(elf: ELFFile) -> Iterator[tuple[str, str, str]]:
 
 
 def absent(folder: Path) -> Asked:
-    """Return what the libraries of ``folder`` ask of NVIDIA's."""
+    """Return the symbols of NVIDIA's that the libraries of ``folder`` need."""
     asked: Asked = defaultdict(lambda: defaultdict(set))
     defined: set[str] = set()
     loose: set[str] = set()
@@ -66,20 +68,35 @@ def absent(folder: Path) -> Asked:
 def write(library: str, versions: dict[str, set[str]], folder: Path) -> None:
     """Compile one library."""
     functions = sorted(name for names in versions.values() for name in names)
-    script = [f"{v} {{ {' '.join(f'{name};' for name in sorted(versions[v]))} }};\n"
-              for v in sorted(versions) if v]  # fmt: skip
-    with tempfile.TemporaryDirectory() as made:
-        source, exported = Path(made, "none.c"), Path(made, "versions")
+    script = [
+        f"{v} {{ {' '.join(f'{name};' for name in sorted(versions[v]))} }};\n"
+        for v in sorted(versions)
+        if v
+    ]
+    with tempfile.TemporaryDirectory() as scratch:
+        source, exported = Path(scratch, "none.c"), Path(scratch, "versions")
         source.write_text("".join(f"int {name}(void) {{ return 100; }}\n" for name in functions))
         exported.write_text("".join(script))
-        words = [sys.executable, "-I", "-m", "ziglang", "cc", "-shared", "-nostdlib", "-Os",
-                 "-fno-builtin", "-w", "-s", f"-Wl,-soname,{library}"]  # fmt: skip
+        words = [
+            sys.executable,
+            "-I",
+            "-m",
+            "ziglang",
+            "cc",
+            "-shared",
+            "-nostdlib",
+            "-Os",
+            "-fno-builtin",
+            "-w",
+            "-s",
+            f"-Wl,-soname,{library}",
+        ]
         words += [f"-Wl,--version-script={exported}"] if script else []
         subprocess.run([*words, "-o", folder / library, source], check=True)
 
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    for name, found in absent(place).items():
-        write(name, found, place)
-        print(f"{name}: {sum(map(len, found.values()))} functions")
+    for name, versions in absent(place).items():
+        write(name, versions, place)
+        print(f"{name}: {sum(map(len, versions.values()))} functions")

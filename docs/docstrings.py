@@ -23,7 +23,7 @@ def as_markdown(text: str) -> str:
 
     A doctest is everything from ``>>>`` to the next blank line.
     """
-    fenced = _DOCTEST.sub(lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", text)
+    fenced = _DOCTEST.sub(lambda doctest: f"```pycon\n{doctest[0].rstrip()}\n```\n", text)
     return _ROLE.sub("", fenced).replace("``", "`").replace("````", "```")
 
 
@@ -36,19 +36,19 @@ def package(name: str) -> Any:
 def described(path: str, heading: str) -> str:
     """Return the section of the public name at ``path``, below a heading of level 3."""
     room, _, inner = path.partition(".")
-    found = package(room)[inner]
+    public = package(room)[inner]
     parts = [f"### `{heading}`\n", f"`{path}`\n"]
-    if found.is_module:
-        parts += [*_text(found), *(line for m in _members(found) for line in _member(m))]
+    if public.is_module:
+        parts += [*_text(public), *(line for m in _members(public) for line in _member(m))]
     else:
-        parts += [_code(found, heading), *_text(found)]
-        if found.is_class:
-            parts += [line for m in _members(found) for line in _member(m)]
+        parts += [_code(public, heading), *_text(public)]
+        if public.is_class:
+            parts += [line for m in _members(public) for line in _member(m)]
     return "\n".join(parts)
 
 
-def _members(found: Any) -> Iterator[Any]:
-    for name, member in found.members.items():
+def _members(documented: Any) -> Iterator[Any]:
+    for name, member in documented.members.items():
         if name.startswith("_") or member.is_alias or not member.docstring:
             continue
         if member.is_function or member.is_class or "property" in member.labels:
@@ -63,10 +63,10 @@ def _member(member: Any) -> list[str]:
     return [*lines, *_text(member)]
 
 
-def _code(found: Any, name: str) -> str:
+def _code(documented: Any, name: str) -> str:
     """Return the signature as a block of code, on several lines where it is long."""
     words, kind = [], ""
-    for parameter in found.parameters:
+    for parameter in documented.parameters:
         if parameter.name in ("self", "cls"):
             continue
         now = parameter.kind.value if parameter.kind else ""
@@ -76,8 +76,8 @@ def _code(found: Any, name: str) -> str:
         word = _STARS.get(now, "") + parameter.name
         word += f": {parameter.annotation}" if parameter.annotation else ""
         words.append(word + (f" = {parameter.default}" if _shown(parameter, now) else ""))
-    returns = getattr(found, "returns", None)
-    end = f") -> {returns}" if found.is_function and returns is not None else ")"
+    returns = getattr(documented, "returns", None)
+    end = f") -> {returns}" if documented.is_function and returns is not None else ")"
     line = f"{name}({', '.join(words)}{end}"
     if len(line) > WIDTH:
         line = "\n".join([f"{name}(", *(f"    {word}," for word in words), end])
@@ -88,9 +88,9 @@ def _shown(parameter: Any, kind: str) -> bool:
     return parameter.default is not None and kind not in _STARS
 
 
-def _text(found: Any) -> list[str]:
+def _text(documented: Any) -> list[str]:
     """Return the docstring section by section."""
-    return [part for section in found.docstring.parsed for part in _section(section)]
+    return [text for section in documented.docstring.parsed for text in _section(section)]
 
 
 def _section(section: Any) -> list[str]:
@@ -101,8 +101,10 @@ def _section(section: Any) -> list[str]:
         title = (section.title or value.annotation).rstrip(".:").capitalize()
         return [f"**{title}**: {as_markdown(value.description)}\n"]
     if kind == "examples":
-        return [f"```pycon\n{text}\n```\n" if how.value == "examples" else f"{text}\n"
-                for how, text in value]  # fmt: skip
+        return [
+            f"```pycon\n{text}\n```\n" if how.value == "examples" else f"{text}\n"
+            for how, text in value
+        ]
     lines = [f"**{(section.title or kind).capitalize()}**\n"]
     if kind == "returns":
         return [*lines, " ".join(as_markdown(item.description) for item in value) + "\n"]

@@ -1,8 +1,7 @@
 """Notebooks executed when the site is built; MkDocs calls ``on_files``.
 
 ``docs/notebooks`` holds them without outputs. Each becomes a page, with the executed notebook
-beside it for download. A cell that fails, such as a command that ends with an error, stops the
-build.
+beside it for download. A failing cell stops the build, as does a command that ends with an error.
 """
 
 from __future__ import annotations
@@ -39,19 +38,23 @@ def executed(text: str) -> Any:
     """
     book = nbformat.reads(text, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        own = {
-            "HDPFL_HOME": str(Path(folder) / "home"), "COLUMNS": "100", "NO_COLOR": "1",
+        variables = {
+            "HDPFL_HOME": str(Path(folder) / "home"),
+            "COLUMNS": "100",
+            "NO_COLOR": "1",
             "JUPYTER_PREFER_ENV_PATH": "1",
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        }  # fmt: skip
+        }
         where = Path(folder) / "work"
         where.mkdir()
         client = NotebookClient(
-            book, timeout=SECONDS, resources={"metadata": {"path": str(where)}},
+            book,
+            timeout=SECONDS,
+            resources={"metadata": {"path": str(where)}},
             extra_arguments=["--log-level=ERROR"],  # of a warning about its own port
-        )  # fmt: skip
-        client.execute(env={**os.environ, **own})
+        )
+        client.execute(env={**os.environ, **variables})
         for cell in book.cells:
             cell.get("outputs", [])[:] = whole(cell.get("outputs", []))
         return nbformat.reads(nbformat.writes(book).replace(f"{where}/", ""), as_version=4)
@@ -104,10 +107,12 @@ def on_files(files: Any, config: Any) -> Any:
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         book = executed(path.read_text(encoding="utf-8"))
         page, pictures = as_markdown(book, path.stem)
-        made: dict[str, str | bytes] = {
-            f"{path.stem}.md": page, path.name: nbformat.writes(book), **pictures
-        }  # fmt: skip
-        for name, content in made.items():
+        contents: dict[str, str | bytes] = {
+            f"{path.stem}.md": page,
+            path.name: nbformat.writes(book),
+            **pictures,
+        }
+        for name, content in contents.items():
             uri = f"{NOTEBOOKS.name}/{name}"
             if old := files.get_file_from_path(uri):
                 files.remove(old)

@@ -44,22 +44,22 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def limits(field: FieldInfo) -> str:
-    """Return the bounds of a number in words, such as `` from 0, below 1``."""
-    found = [
+    """Return the bounds of a number in words: `` from 0, below 1``."""
+    bounds = [
         f"{word} {getattr(item, name):g}"
         for item in field.metadata
         for name, word in BOUNDS.items()
         if getattr(item, name, None) is not None
     ]
-    return " " + ", ".join(found) if found else ""
+    return " " + ", ".join(bounds) if bounds else ""
 
 
 def kind(annotation: Any, bounds: str = "") -> str:
     """Return a field's type in words."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
-        parts = [part for part in get_args(annotation) if part is not types.NoneType]
-        return " or ".join(kind(part, bounds) for part in parts)
+        parts = [option for option in get_args(annotation) if option is not types.NoneType]
+        return " or ".join(kind(option, bounds) for option in parts)
     if hasattr(annotation, "__origin__") and hasattr(annotation, "__metadata__"):
         return kind(annotation.__origin__, bounds)
     if origin is Literal:
@@ -142,7 +142,7 @@ def terms_page() -> str:
         for name, owner in SETTINGS_OWNERS.items()
         for key, *row in keys(owner.settings_type)
     ]
-    own = (
+    settings_intro = (
         "## Settings of strategies\n\nOf the strategy that runs, or of a part of it "
         "(`robust-hdp+pfa`). In a TOML file `estimator` in the table `[robust-hdp]`.\n\n"
     )
@@ -165,14 +165,24 @@ def terms_page() -> str:
     )
     head = ("key", "type", "default", "meaning")
     tables = [
-        text + table(("kind", *head), [
-            (f"`{name}`", key, *row) for name, kind_ in kinds.items() for key, *row in keys(kind_)
-        ])
+        text
+        + table(
+            ("kind", *head),
+            [
+                (f"`{name}`", key, *row)
+                for name, kind_ in kinds.items()
+                for key, *row in keys(kind_)
+            ],
+        )
         for text, kinds in (
-            (task, TASKS), (work, KINDS), (second, SECONDS), (choice, CHOICES), (spend, SPENDS),
+            (task, TASKS),
+            (work, KINDS),
+            (second, SECONDS),
+            (choice, CHOICES),
+            (spend, SPENDS),
             (after, ENDINGS),
         )
-    ] + [own + table(head, settings)]  # fmt: skip
+    ] + [settings_intro + table(head, settings)]
     return intro + "\n".join([*parts, *tables])
 
 
@@ -251,9 +261,9 @@ def commands_page(name: str) -> str:
     text = html.unescape(
         get_docs_for_click(obj=command, ctx=typer.Context(command), name=name).rstrip()
     )
-    for outer, each in (("", command), *command.commands.items()):
+    for outer, group in (("", command), *command.commands.items()):
         head, mark, rest = text.partition(f"## `{name} {outer}`" if outer else f"# `{name}`")
-        for inner, leaf in getattr(each, "commands", {}).items():
+        for inner, leaf in getattr(group, "commands", {}).items():
             said = f"* `{inner}`: {leaf.get_short_help_str(limit=200)}"
             rest = re.sub(rf"^\* `{inner}`: .*$", said, rest, count=1, flags=re.M)
         text = head + mark + rest
@@ -278,7 +288,7 @@ def metrics_page() -> str:
 
 
 def wire_page() -> str:
-    """Return what crosses the network, from the file that encodes and decodes it."""
+    """Return the contents of messages, from the file that encodes and decodes them."""
     from hdpfl_flower import wire
 
     drawing = re.search(r"^    server →.*?(?=\n\n|\Z)", wire.__doc__ or "", re.M | re.S)
@@ -303,16 +313,20 @@ def listed(names: Iterable[str]) -> str:
 
 
 def combinations_page() -> str:
-    """Return what may follow a strategy's name, and what is refused."""
+    """Return the parts that may follow a strategy's name, and the refused combinations."""
     import strategies
     from strategies.composition import KEYS_REFUSED, REFUSED
 
     parts = [
-        (f"`+{name}`", f"`{part.__module__}`", first_line(sys.modules[part.__module__].__doc__))
+        (
+            f"`+{name}`",
+            f"`{part_class.__module__}`",
+            first_line(sys.modules[part_class.__module__].__doc__),
+        )
         for table in strategies.PARTS
-        for name, part in table.items()
+        for name, part_class in table.items()
     ]
-    why = [(r.what, re.sub(r"\{[a-z]+\}", "X", r.why)) for r in (*REFUSED, *KEYS_REFUSED)]
+    why = [(r.label, re.sub(r"\{[a-z]+\}", "X", r.why)) for r in (*REFUSED, *KEYS_REFUSED)]
     return (
         "# Combinations\n\nA strategy's name may be followed by parts: the weights, then at most "
         "one part around them, then at most one server step, such as "
@@ -339,10 +353,10 @@ def bugs_page() -> str:
         "DP-SGD, audits.\n"
     )
     parts = [intro]
-    for title, found in TABLE.items():
+    for title, mutants in TABLE.items():
         rows = [
             (m.name, f"`{m.file}`", f"`tests/{m.killer.partition('::')[0]}`")
-            for m in sorted(found, key=lambda mutant: mutant.file)
+            for m in sorted(mutants, key=lambda mutant: mutant.file)
         ]
         parts.append(f"\n## {plain(title)}\n\n")
         parts.append(table(("bug", "where", "test"), rows))
@@ -360,12 +374,17 @@ API = {
     "Train privately": ("dp_sgd", "PrivateTraining", "RandomStream"),
     "Keep a budget": ("Ledger",),
     "Average noisy updates": (
-        "NoiseTracker", "inverse_variance_weights", "differences", "ClientDifferences",
-        "least_error_weights", "epsilon_weights", "project_private",
+        "NoiseTracker",
+        "inverse_variance_weights",
+        "differences",
+        "ClientDifferences",
+        "least_error_weights",
+        "epsilon_weights",
+        "project_private",
     ),
     "In any Flower app": ("NoiseAware", "PrivateUpdates"),
     "Run and extend": ("RunConfig", "run", "HDPStrategy", "HDPFLError", "audit"),
-}  # fmt: skip
+}
 """Heading → the public names under it."""
 
 
@@ -384,9 +403,9 @@ def api_page() -> str:
     for heading, names in API.items():
         parts.append(f"\n## {heading}\n")
         for name in names:
-            found = getattr(hdpfl_flower, name)
-            inner = f".{found.__name__}" if hasattr(found, "__module__") else ""
-            module = getattr(found, "__module__", found.__name__)
+            public = getattr(hdpfl_flower, name)
+            inner = f".{public.__name__}" if hasattr(public, "__module__") else ""
+            module = getattr(public, "__module__", public.__name__)
             parts.append("\n" + described(module + inner, name))
     return re.sub(r"\n{3,}", "\n\n", "".join(parts).rstrip() + "\n")
 
@@ -427,7 +446,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     markdown = re.sub(r"(\]\([^)]*notebooks/[a-z-]+)\.ipynb\)", r"\1.md)", markdown)
     return re.sub(
         r"\]\(\.\./\.\./(CONTRIBUTING|SECURITY|CHANGELOG)\.md\)",
-        lambda found: f"](../project/{found[1].lower()}.md)",
+        lambda page: f"](../project/{page[1].lower()}.md)",
         markdown,
     )
 

@@ -133,7 +133,7 @@ PARTS = (PROJECTIONS, CLUSTERED, SPLITTINGS, CONTROL_VARIATES, SERVER_STEPS)
 """Tables of all parts after a ``+``."""
 
 _OWNERS: dict[str, Owner] = {**STRATEGIES, **SERVER_STEPS}
-SETTINGS_OWNERS = {name: each for name, each in _OWNERS.items() if table_of(each) == name}
+SETTINGS_OWNERS = {name: owner for name, owner in _OWNERS.items() if table_of(owner) == name}
 """Owners of settings, by the name before the dot of their keys: the first of a family."""
 
 
@@ -150,9 +150,9 @@ def check_strategy(name: str) -> type[HDPStrategy]:
             together (``composition.py``).
     """
     weighting, *parts = name.split("+")
-    found = _strategy_of(weighting, name)
+    weights = _strategy_of(weighting, name)
     if not parts:
-        return found
+        return weights
     around = {**PROJECTIONS, **CLUSTERED, **SPLITTINGS, **CONTROL_VARIATES}
     for part in parts:
         if part not in around and part not in SERVER_STEPS:
@@ -163,7 +163,7 @@ def check_strategy(name: str) -> type[HDPStrategy]:
     return compose(
         Combination(
             name,
-            found,
+            weights,
             tuple(around[part] for part in parts if part in around),
             tuple(SERVER_STEPS[part] for part in parts if part in SERVER_STEPS),
         )

@@ -1,8 +1,8 @@
 """Names of strategies with parts, ``robust-hdp+pfa+momentum``: which parts go together.
 
-The first name weighs the updates. What follows a ``+`` acts around it, and a server step
-(``server_step/``) acts on what they return. :data:`REFUSED` is the table of what does not go
-together, which the documentation prints.
+The first name weighs the updates. A part after a ``+`` acts around it, and a server step
+(``server_step/``) acts on their outcome. :data:`REFUSED` is the table of combinations that are
+refused, which the documentation prints.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Combination:
     Attributes:
         name: the whole of it.
         weights: the strategy that weighs.
-        around: what acts around it.
+        around: parts that act around it.
         steps: the server steps.
     """
 
@@ -44,45 +44,34 @@ class Combination:
     around: tuple[type[HDPStrategy], ...] = ()
     steps: tuple[type[ServerStep], ...] = ()
 
+    def has_around(self, kind: type[HDPStrategy]) -> bool:
+        """Return whether a part of that kind acts around the weights."""
+        return any(issubclass(part, kind) for part in self.around)
+
     @property
     def has_several_models(self) -> bool:
         """Whether there is a model a group of sites."""
-        return any(part.several_models for part in (self.weights, *self.around))
+        return any(strategy.several_models for strategy in (self.weights, *self.around))
 
     @property
     def has_own_starts(self) -> bool:
         """Whether each site trains from a model of its own that the server keeps."""
-        return any(issubclass(part, OwnStarts) for part in (self.weights, *self.around))
+        return any(issubclass(strategy, OwnStarts) for strategy in (self.weights, *self.around))
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A combination that is refused.
+    """Refused combination of parts, or of a strategy and keys.
 
     Attributes:
-        what: the combination, for the documentation.
+        label: the combination, for the documentation.
         why: the reason, which the error states.
-        holds: whether a combination is one.
+        holds: whether it applies to a :class:`Combination`, or to a strategy and its run config.
     """
 
-    what: str
+    label: str
     why: str
-    holds: Callable[[Combination], bool]
-
-
-@dataclass(frozen=True)
-class KeyRefusal:
-    """A key that does not go with some strategies.
-
-    Attributes:
-        what: the key and the strategies, for the documentation.
-        why: the reason, which the error states.
-        holds: whether a strategy and a run's configuration are such.
-    """
-
-    what: str
-    why: str
-    holds: Callable[[type[HDPStrategy], RunConfig], bool]
+    holds: Callable[..., bool]
 
 
 REFUSED = (
@@ -105,9 +94,7 @@ REFUSED = (
         "a projection after `mmse`, such as `mmse+pfa`",
         "'{weights}' weighs noise against what the aggregate loses, and a projection loses more: "
         "what noisy sites alone hold; take 'mmse' alone, or '+pfa' after 'robust-hdp' or 'fedavg'",
-        lambda c: (
-            issubclass(c.weights, MMSE) and any(issubclass(part, Projected) for part in c.around)
-        ),
+        lambda c: issubclass(c.weights, MMSE) and c.has_around(Projected),
     ),
     Refusal(
         "a part after a strategy with several models, such as `ifca+pfa`",
@@ -117,10 +104,7 @@ REFUSED = (
     Refusal(
         "clusters after a strategy of levels, such as `fedhdp+ifca`",
         "'{weights}' is more than weights of updates",
-        lambda c: (
-            any(issubclass(part, MultiModel) for part in c.around)
-            and issubclass(c.weights, LevelAveraging)
-        ),
+        lambda c: c.has_around(MultiModel) and issubclass(c.weights, LevelAveraging),
     ),
     Refusal(
         "a part after a splitting, such as `fedpi+pfa`",
@@ -132,9 +116,7 @@ REFUSED = (
         "'{weights}' weighs by the updates, anew in every round, and the mean of a splitting with "
         "a start a site must be the same one in all: take '+fedprox', or constant weights, such as "
         "'fedavg' or 'weiavg', before it",
-        lambda c: (
-            any(issubclass(part, OwnStarts) for part in c.around) and not c.weights.constant_weights
-        ),
+        lambda c: c.has_around(OwnStarts) and not c.weights.constant_weights,
     ),
     Refusal(
         "a server step with a start a site, such as `fedsplit+momentum`",
@@ -145,17 +127,14 @@ REFUSED = (
     Refusal(
         "control variates after a strategy of levels, such as `fedhdp+scaffold`",
         "'{weights}' clips, mixes and noises levels: control variates go with weights alone",
-        lambda c: (
-            any(issubclass(part, Scaffold) for part in c.around)
-            and issubclass(c.weights, LevelAveraging)
-        ),
+        lambda c: c.has_around(Scaffold) and issubclass(c.weights, LevelAveraging),
     ),
     Refusal(
         "`+anderson` after control variates, such as `scaffold+anderson`",
         "'anderson' needs noise that is fresh in every round, and control variates carry noise "
         "from round to round; take momentum in its place",
         lambda c: (
-            any(issubclass(part, Scaffold) for part in (c.weights, *c.around))
+            any(issubclass(around, Scaffold) for around in (c.weights, *c.around))
             and any(issubclass(step, Anderson) for step in c.steps)
         ),
     ),
@@ -169,37 +148,31 @@ REFUSED = (
 """Combinations that are refused by name, before a run."""
 
 KEYS_REFUSED = (
-    KeyRefusal(
+    Refusal(
         "`server-learning-rate = found` with a start a site (`fedsplit`, `fedpi`, `splitting`)",
         "'server-learning-rate' = 'found' steps one model, and with '{strategy}' each site's start "
         "moves at the server's rate, too; leave it out, or take 'fedprox'",
-        lambda strategy, config: (
-            config.server.server_learning_rate == FOUND and issubclass(strategy, OwnStarts)
-        ),
+        lambda strategy, config: _finds(config) and issubclass(strategy, OwnStarts),
     ),
-    KeyRefusal(
+    Refusal(
         "`server-learning-rate = found` with control variates",
         "'server-learning-rate' = 'found' takes the noises of two rounds for independent, and with "
         "'{strategy}' an upload counts in two; leave it out",
-        lambda strategy, config: (
-            config.server.server_learning_rate == FOUND and issubclass(strategy, Scaffold)
-        ),
+        lambda strategy, config: _finds(config) and issubclass(strategy, Scaffold),
     ),
-    KeyRefusal(
+    Refusal(
         "`server-learning-rate = found` with several models",
         "'server-learning-rate' = 'found' is the rate of one model, and '{strategy}' has several, "
         "some of which begin in the middle of a run; leave it out",
-        lambda strategy, config: (
-            config.server.server_learning_rate == FOUND and strategy.several_models
-        ),
+        lambda strategy, config: _finds(config) and strategy.several_models,
     ),
-    KeyRefusal(
+    Refusal(
         "`average` with several models",
         "'average' is of one model, and '{strategy}' has several, some of which begin in the "
         "middle of a run; leave it out",
         lambda strategy, config: config.server.average != "none" and strategy.several_models,
     ),
-    KeyRefusal(
+    Refusal(
         "`noise = server` with `+anderson`",
         "'anderson' reads the noise from the updates: with 'noise' = 'server' there is none; take "
         "'+momentum' in '{strategy}', or leave 'noise' out",
@@ -207,14 +180,14 @@ KEYS_REFUSED = (
             issubclass(strategy.server_step, Anderson) and config.terms.noise == "server"
         ),
     ),
-    KeyRefusal(
+    Refusal(
         "`guard` with a start a site (`fedsplit`, `fedpi`, `splitting`)",
         "'guard' compares or bounds steps from one model, and with '{strategy}' each site starts "
         "from its own: honest steps differ, and add up to nothing in the end; leave it out, or "
         "take 'fedprox'",
         lambda strategy, config: config.server.guard != "none" and issubclass(strategy, OwnStarts),
     ),
-    KeyRefusal(
+    Refusal(
         "personal parts and models, and `shrink` after the run, with a start a site",
         "personal parts, 'second' and 'after' with 'shrink' are beside one global "
         "model, and with '{strategy}' each site starts from its own; leave them out, or "
@@ -224,31 +197,31 @@ KEYS_REFUSED = (
             and (_has_parts(strategy, config) or config.terms.has_second_model)
         ),
     ),
-    KeyRefusal(
+    Refusal(
         "`shrink` after the run with several models",
         "'after' with 'shrink' does not go with '{strategy}', whose sites train models of their "
         "own: a site's updates have no one global path to differ from; leave it out",
         lambda strategy, config: strategy.several_models and config.terms.shrinks,
     ),
-    KeyRefusal(
+    Refusal(
         "`noise` other than `records` with `+scaffold`",
         "'noise' must be 'records' with '{strategy}': where the whole update is clipped, what a "
         "site adds to its model over the round is clipped too",
         lambda strategy, config: issubclass(strategy, Scaffold) and config.terms.noise != "records",
     ),
-    KeyRefusal(
+    Refusal(
         "`guard` with `+scaffold`",
         "'guard' must be 'none' with '{strategy}': a site's earlier upload moves every site's "
         "model, which no guard bounds or takes out",
         lambda strategy, config: issubclass(strategy, Scaffold) and config.server.guard != "none",
     ),
-    KeyRefusal(
+    Refusal(
         "personal parts and masks with `+scaffold`",
         "'after' with 'shrink' and 'work' other than 'plain' do not go with "
         "'{strategy}', which moves the whole model; leave them out",
         lambda strategy, config: issubclass(strategy, Scaffold) and _has_parts(strategy, config),
     ),
-    KeyRefusal(
+    Refusal(
         "`first-batch` with `+scaffold`",
         "'first-batch' of 'work' does not go with '{strategy}': control variates are of equal "
         "steps in every round; leave it out",
@@ -256,7 +229,7 @@ KEYS_REFUSED = (
             issubclass(strategy, Scaffold) and strategy.complete_terms(config.terms).full_first
         ),
     ),
-    KeyRefusal(
+    Refusal(
         "weights that make no sum with `+scaffold`, such as `trimmed-mean+scaffold`",
         "'strategy': '{strategy}': control variates go with weights of updates alone, and what "
         "stands before the '+' makes no weighted sum",
@@ -297,7 +270,7 @@ def with_rate(strategy: type[HDPStrategy], config: RunConfig) -> RunConfig:
     """Return the configuration with a number for ``learning-rate`` = ``auto``.
 
     The server finds its rate where it can, or where ``server-learning-rate`` = ``found`` demands
-    it; else the sites' is 0.1/C, and the server's what it is without: 1, or the key's.
+    it; else the sites' is 0.1/C, and the server's is 1, or the key's.
     """
     if not config.rate_is_open:
         return config
@@ -309,19 +282,23 @@ def with_rate(strategy: type[HDPStrategy], config: RunConfig) -> RunConfig:
 def _can_find_rate(strategy: type[HDPStrategy], config: RunConfig) -> bool:
     """Return whether a found rate suits the run: nothing refuses it, and it is all that moves.
 
-    A part or a second model at a site moves at the site's rate alone, and what a guard is to take
-    out of the model must have moved it at a known one.
+    A part or a second model at a site moves at the site's rate alone, and a guard takes out of the
+    model only moves at a known rate.
     """
     if config.server.guard == "content":
         return False
-    found = config.with_rate(is_found=True)
+    with_found_rate = config.with_rate(is_found=True)
     try:
-        check_keys(strategy, found)
-        terms = strategy(found).terms
+        check_keys(strategy, with_found_rate)
+        terms = strategy(with_found_rate).terms
         check_up_front(terms)
     except (TermsError, StrategyError):
-        return False  # what else is wrong is refused with the other rate, too
+        return False  # other faults are refused with the other rate, too
     return not (terms.has_personal_state or terms.has_second_model)
+
+
+def _finds(config: RunConfig) -> bool:
+    return config.server.server_learning_rate == FOUND
 
 
 def _has_parts(strategy: type[HDPStrategy], config: RunConfig) -> bool:

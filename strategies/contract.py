@@ -1,10 +1,10 @@
 """Contract suite: checks of any strategy, for tests and a command.
 
 ``hdpfl check my_strategies:TrimmedMean`` runs every check of :data:`CHECKS` and prints a line a
-check. A strategy declares two properties, and is held to what it declares (``declare``):
+check. A strategy declares two properties (``declare``), which the checks require:
 
 * *linear* (``is_weighted_sum``): every update is ``Outcome.scale``·Σᵢ wᵢuᵢ of the outcome's own
-  weights. Guards bound and take back shares of such a strategy alone.
+  weights. Guards bound and take back shares of linear strategies alone.
 * *convex* (``is_convex``): every coordinate of the update lies between the least and the greatest
   of the clients', so that unanimous clients get their update.
 
@@ -103,8 +103,10 @@ def check_weights(subject: Subject) -> None:
         else:
             total = weighted_rows(outcome.row_weights, updates.updates).astype(np.float64)
         close = np.allclose(outcome.update, total, rtol=1e-5, atol=1e-6)
-        _require(close or not linear, f"with {n} clients the update is not scale·Σ wᵢuᵢ: "
-                 "declare is_weighted_sum=False")  # fmt: skip
+        _require(
+            close or not linear,
+            f"with {n} clients the update is not scale·Σ wᵢuᵢ: declare is_weighted_sum=False",
+        )
 
 
 def check_convex(subject: Subject) -> None:
@@ -116,8 +118,10 @@ def check_convex(subject: Subject) -> None:
         room = 1e-5 * (1 + np.abs(rows).max(axis=0))
         inside = (update >= rows.min(axis=0) - room) & (update <= rows.max(axis=0) + room)
         empty = ~update.any(axis=-1, keepdims=True)  # a model that no client trained
-        _require(bool(np.all(inside | empty)), "a coordinate lies outside the clients': "
-                 "declare is_convex=False")  # fmt: skip
+        _require(
+            bool(np.all(inside | empty)),
+            "a coordinate lies outside the clients': declare is_convex=False",
+        )
 
 
 def check_order(subject: Subject) -> None:
@@ -129,9 +133,9 @@ def check_order(subject: Subject) -> None:
         updates=updates.updates[order],
         disclosed={fact: column[order] for fact, column in updates.disclosed.items()},
     )
-    one, other = subject.combine(updates), subject.combine(shuffled)
-    same = np.allclose(other.weights, one.weights[order], rtol=1e-3) and np.allclose(
-        other.update, one.update, rtol=1e-3, atol=1e-4
+    in_order, other = subject.combine(updates), subject.combine(shuffled)
+    same = np.allclose(other.weights, in_order.weights[order], rtol=1e-3) and np.allclose(
+        other.update, in_order.update, rtol=1e-3, atol=1e-4
     )
     _require(same, "another order of the same clients has another result")
 
@@ -160,8 +164,8 @@ def check_inputs(subject: Subject) -> None:
 def check_bits(subject: Subject) -> None:
     """The same updates have the same result, bit by bit."""
     updates = subject.updates(rows_of(11))
-    one, other = (subject.combine(updates).update.tobytes() for _ in range(2))
-    _require(one == other, "two strategies made anew differ on the same updates")
+    first, other = (subject.combine(updates).update.tobytes() for _ in range(2))
+    _require(first == other, "two strategies made anew differ on the same updates")
 
 
 def check_state(subject: Subject) -> None:
@@ -178,14 +182,15 @@ def check_state(subject: Subject) -> None:
         loaded = load_state(type(resumed.initial_state()), facts, arrays, resumed.initial_state())
     except (TypeError, LookupError) as error:
         raise ContractError(f"its state cannot be saved: {error}") from None
-    one = strategy.combine(state, second, RandomStream(bytes(32)))[1]
+    uninterrupted = strategy.combine(state, second, RandomStream(bytes(32)))[1]
     other = resumed.combine(loaded, second, RandomStream(bytes(32)))[1]
-    same = one.update.tobytes() == other.update.tobytes()
-    if one.revision is not None:
-        _require(not strategy.declare().is_final, "a round revises earlier ones: "
-                 "declare is_final=False")  # fmt: skip
+    same = uninterrupted.update.tobytes() == other.update.tobytes()
+    if uninterrupted.revision is not None:
+        _require(
+            not strategy.declare().is_final, "a round revises earlier ones: declare is_final=False"
+        )
         again = other.revision
-        same &= again is not None and one.revision.move.tobytes() == again.move.tobytes()
+        same &= again is not None and uninterrupted.revision.move.tobytes() == again.move.tobytes()
     _require(same, "after a checkpoint the second round differs: what it needs is not in its state")
 
 
@@ -211,7 +216,7 @@ def run_contract(
         on_error: called with an exception of the strategy's own code, which is no finding.
 
     Raises:
-        StrategyError: there is no such strategy.
+        StrategyError: the strategy is not known.
     """
     subject = Subject(RunConfig.parse({"strategy": name}))
     subject.new()

@@ -26,7 +26,7 @@ def load_strategy(name: str) -> type[HDPStrategy]:
     """Return the class of ``module:Class``; the current directory is searched last.
 
     Raises:
-        StrategyError: names the key, what was searched for, and where.
+        StrategyError: names the key, the class that was searched for, and the place.
     """
     search_here()
     strategy = load_own(name, "strategy", StrategyError, "class")

@@ -25,7 +25,7 @@ Owner = type[HDPStrategy] | type[ServerStep]
 
 def check_settings(
     config: RunConfig,
-    known: Mapping[str, Owner],
+    owners: Mapping[str, Owner],
     *,
     running: Iterable[type[HDPStrategy]],
 ) -> None:
@@ -35,7 +35,7 @@ def check_settings(
 
     Args:
         config: the run's.
-        known: every strategy and server step by its name.
+        owners: every strategy and server step by its name.
         running: the run's strategy, or those of several runs.
 
     Raises:
@@ -43,16 +43,16 @@ def check_settings(
     """
     parts = [(strategy, part) for strategy in running for part in parts_of(strategy)]
     counting = {table_of(part): strategy.name for strategy, part in parts}
-    own = {table_of(part): part for _, part in parts}  # of users' own, in no table
-    known = {**own, **known}
+    running_owners = {table_of(part): part for _, part in parts}  # of users' own, in no table
+    owners = {**running_owners, **owners}
     for name, given in config.settings.items():
-        if name not in known:
+        if name not in owners:
             key = f"{name}.{next(iter(given), '')}"
-            close = get_close_matches(key, [row.key for row in setting_rows(known)], n=1)
+            close = get_close_matches(key, [row.key for row in setting_rows(owners)], n=1)
             hint = f"; did you mean '{close[0]}'?" if close else ""
             raise TermsError(f"{PREFIX}'{key}' is not a known key{hint}")
-        settings = known[name].settings_type.parse(given, f"{name}.").as_config()
-        default = known[name].settings_type().as_config()
+        settings = owners[name].settings_type.parse(given, f"{name}.").as_config()
+        default = owners[name].settings_type().as_config()
         changed = [key for key in settings if settings[key] != default[key]]
         if changed and name not in counting:
             runs = ", ".join(dict.fromkeys(counting.values()))
@@ -71,15 +71,15 @@ def with_own_settings(config: RunConfig, running: type[HDPStrategy]) -> RunConfi
     tables = {}
     for part in parts_of(running):
         name = table_of(part)
-        own = part.settings_type.parse(config.settings.get(name, {}), f"{name}.").as_config()
-        if own:
-            tables[name] = own
+        settings = part.settings_type.parse(config.settings.get(name, {}), f"{name}.").as_config()
+        if settings:
+            tables[name] = settings
     return replace(config, settings=tables)
 
 
-def setting_rows(known: Mapping[str, Owner]) -> Iterator[Row]:
+def setting_rows(owners: Mapping[str, Owner]) -> Iterator[Row]:
     """Yield a row per setting of all strategies and steps."""
-    for name, owner in known.items():
+    for name, owner in owners.items():
         yield from rows_of(name, owner.settings_type, f"{name}.")
 
 
@@ -93,14 +93,14 @@ def assigned(pairs: Iterable[str], running: Iterable[type[HDPStrategy]]) -> dict
         TermsError: a pair has no ``=``.
     """
     parts = {table_of(part): part for strategy in running for part in parts_of(strategy)}
-    own = list(setting_rows(parts))
-    texts = {row.key for row in (*flat_rows(), *own) if row.type == "text"}
+    rows = list(setting_rows(parts))
+    texts = {row.key for row in (*flat_rows(), *rows) if row.type == "text"}
     values: dict[str, object] = {}
     for pair in pairs:
         key, separator, text = pair.partition("=")
         if not separator:
             raise TermsError(f"--set '{pair}' has no '='; write KEY=VALUE")
-        for name in [row.key for row in own if row.key.partition(".")[2] == key] or [key]:
+        for name in [row.key for row in rows if row.key.partition(".")[2] == key] or [key]:
             values[name] = _value(text, is_text=name in texts)
     return values
 
@@ -111,5 +111,5 @@ def _value(text: str, *, is_text: bool) -> object:
     except (ValueError, RecursionError):
         return text
     # A date or a list is no term's value: as a text it may be one.
-    known = (str,) if is_text else (bool, int, float, str)
-    return value if isinstance(value, known) else text
+    types = (str,) if is_text else (bool, int, float, str)
+    return value if isinstance(value, types) else text

@@ -314,19 +314,6 @@ def test_every_bug_that_is_put_back_is_listed() -> None:
     assert sorted(listed) == sorted((mutant.name, mutant.file) for mutant in MUTANTS)
 
 
-def test_the_drawings_are_those_of_their_text() -> None:
-    sys.path.insert(0, str(DOCS))
-    import drawings
-
-    for name, text in drawings.DRAWINGS.items():
-        assert (DOCS / "images" / f"{name}.svg").read_text() == drawings.draw(text), (
-            "run: python docs/drawings.py"
-        )
-    assert (DOCS / "images" / "filter.svg").read_text() == drawings.draw_runs()
-    with pytest.raises(ValueError, match="no column 'c'"):
-        drawings.draw("a | b\na > c: words")
-
-
 @pytest.mark.slow
 def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]

@@ -49,7 +49,6 @@ TOOLS = (
     "hdpfl_flower/monitoring/prometheus.py",
     "hdpfl_flower/privacy/audit.py",
     "hdpfl_flower/privacy/trade_off.py",
-    "hdpfl_flower/scenarios/attacks.py",
     "hdpfl_flower/system/later.py",
     "hdpfl_flower/system/proxies.py",
     "hdpfl_flower/system/terminal.py",

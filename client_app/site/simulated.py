@@ -33,7 +33,7 @@ from hdpfl_flower.data.own_data.dataset import (
 from hdpfl_flower.errors import Declined, Reason, TermsError
 from hdpfl_flower.ledger.ledger import Reservation
 from hdpfl_flower.models.networks import is_user_code
-from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.models.task import Records
 from hdpfl_flower.scenarios.budgets import draw_batch_sizes, draw_epsilons
 from hdpfl_flower.scenarios.groups import parse_groups, seen_by
 from hdpfl_flower.scenarios.partitions import rows_of_sites
@@ -42,9 +42,6 @@ from hdpfl_flower.work.backbone import Backbone
 
 _TEST_EVERY = 5
 
-
-Relabel = Callable[[Records, Task], Records]
-"""Training records of a simulated liar."""
 
 Trained = dict[tuple[str, str], npt.NDArray[np.float32]]
 """Ends of local SGD, or noisy updates, shape ``(d,)``, by request digest and purpose."""
@@ -58,14 +55,11 @@ class InProcessContext(Context):
 
     Attributes:
         ledger_in_file: whether its ledger outlives the process, however that ends.
-        poison: attacker's change of its training records; None: honest. Test records stay as they
-            are.
         asked: facts that the run's strategy reads; None: all that the profile discloses. Its noise
             takes a search for each site, which is made for a strategy that reads it.
     """
 
     ledger_in_file = False
-    poison: Relabel | None = None
     asked: frozenset[str] | None = None
 
     @property

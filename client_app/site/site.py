@@ -20,7 +20,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 
 from client_app.site.simulated import (
     InProcessContext,
-    Relabel,
     Taken,
     Trained,
     draw_profile,
@@ -72,7 +71,6 @@ class Site:
         config: source of a simulated site's draws, and the folder of its run; else None.
         trained: local training that the server's process has done already; empty anywhere else.
         taken: releases that it has reserved for that training; empty anywhere else.
-        poison: attacker's change of its training records; None: honest.
         asked: facts that the strategy reads in the server's process; None: all disclosed ones.
     """
 
@@ -84,7 +82,6 @@ class Site:
     config: RunConfig | None = None
     trained: Trained = field(default_factory=dict, compare=False)
     taken: Taken = field(default_factory=dict, compare=False)
-    poison: Relabel | None = field(default=None, compare=False)
     asked: frozenset[str] | None = None
 
     @property
@@ -184,7 +181,6 @@ class Site:
             return data.train, data.test, data.train if data.units is None else data.units
         if self.index is not None and self.config is not None:
             train, test = simulated_records(self.config, *self.index)
-            train = self.poison(train, self.task) if self.poison else train
             return train, test, train
         raise Declined(Reason.PROFILE, "[data] is missing; say where the site's records lie")
 
@@ -331,7 +327,6 @@ def _at(
             config,
             context.trained,
             context.taken,
-            context.poison,
             context.asked,
         )
     return Site(profile, terms, index, context.state, config=config)

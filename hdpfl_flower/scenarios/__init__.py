@@ -1,1 +1,1 @@
-"""Scenarios of simulated sites: budgets, partitions, groups, attacks and site tests."""
+"""Scenarios of simulated sites: budgets, partitions, groups and site tests."""

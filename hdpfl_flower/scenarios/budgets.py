@@ -2,7 +2,6 @@
 
 Real sites are not affected: their ε stand in their profiles. Every draw depends only on the seed,
 and site i draws before site i + 1, so more sites do not change the settings of the first ones.
-they were.
 
 Sources of the named distributions:
 
@@ -83,15 +82,15 @@ def _with_opt_outs(
 ) -> npt.NDArray[np.float64]:
     """Return ``epsilons`` with ``inf`` at a drawn share of sites, rounded."""
     try:
-        part = float(share)
+        opted_out = float(share)
     except ValueError:
-        part = math.nan
-    if not 0 <= part <= 1:
+        opted_out = math.nan
+    if not 0 <= opted_out <= 1:
         raise TermsError(f"'epsilons': '+opt-out:{share}'; write a share from 0 to 1")
     generator = np.random.default_rng([seed, *b"opt-out"])
-    found = epsilons.copy()
-    found[generator.permutation(len(found))[: round(part * len(found))]] = math.inf
-    return found
+    drawn = epsilons.copy()
+    drawn[generator.permutation(len(drawn))[: round(opted_out * len(drawn))]] = math.inf
+    return drawn
 
 
 def draw_batch_sizes(spec: str, num_sites: int, seed: int) -> npt.NDArray[np.int64]:

@@ -1,10 +1,10 @@
 """Groups of simulated sites with changed images or labels.
 
-Sites are numbered, and the groups are consecutive: with sizes 3, 6, 6, 6 the sites 0 to 2 are
-group 0, whose records are unchanged. Group m has its images turned by m·90°, or its labels y as
-(y + m) mod C. Group 1 of two has a part of its labels drawn, or images inverted or brighter.
-Every other difference between the sites comes from ``partition``. The group of a site is the
-simulation's own knowledge: only an oracle strategy may read it (a test checks the strategies).
+Sites are numbered, and the groups are consecutive: with sizes 3, 6, 6, 6 the sites 0 to 2 are group
+0, with unchanged records. Group m has its images turned by m·90°, or its labels y as (y + m) mod C.
+Group 1 of two has a part of its labels drawn, or images inverted or brighter. Every other
+difference between the sites comes from ``partition``. The group of a site is the simulation's own
+knowledge: only an oracle strategy may read it (a test checks the strategies).
 
 Reference: Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Federated Learning
 (TMLR 2025): sizes 3/6/6/6, rotation for covariate shift, label shift for concept shift.
@@ -85,11 +85,11 @@ def parse_groups(spec: str, task: Task) -> Groups | None:
         spec: ``rotation:SIZE:SIZE…``, ``label-shift:SIZE:SIZE…``,
             ``label-noise-PERCENT:SIZE:SIZE``, ``inverted:SIZE:SIZE``, ``brighter:SIZE:SIZE``, or
             empty.
-        task: what the run learns.
+        task: of the run.
 
     Raises:
-        TermsError: not such a text; no images to change, or no square ones to turn; no classes to
-            shift or draw; or more groups than there are different ones.
+        TermsError: another form of text; no images to change, or no square ones to turn; no classes
+            to shift or draw; or more groups than there are different ones.
 
     >>> parse_groups("rotation:3:6:6:6", Task.classification((1, 28, 28), 10)).minority
     (0,)
@@ -136,7 +136,7 @@ def seen_by(records: Records, groups: Groups | None, group: int, task: Task) -> 
         records: as the data set has them.
         groups: the run's, or None.
         group: m, 0 ≤ m < number of groups.
-        task: what the run learns.
+        task: of the run.
     """
     if groups is None or group == 0:
         return records
@@ -163,18 +163,18 @@ def evaluate_models(
     of_site: Mapping[str, int],
     records: Records,
     groups: Groups | None,
-    own: OwnTests | None = None,
+    tests: OwnTests | None = None,
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     """Return metrics of the sites' models, pooled and per site.
 
     Args:
         spec: of the models.
-        task: what they learn.
+        task: of the run.
         models: one or more.
         of_site: simulated site, by its number → its model; other sites use the first.
         records: the test set, as the data set has it.
         groups: the run's, or None.
-        own: the same test set weighted for each site; None: one for all sites.
+        tests: the same test set weighted for each site; None: one for all sites.
 
     Returns:
         Two mappings: the pooled metrics, and those of each site.
@@ -184,7 +184,7 @@ def evaluate_models(
         groups each site sees the test set as its group does; then also ``accuracy-minority``: the
         same over the sites of the smallest groups; and ``accuracy-group-0``, …: of each group.
 
-        Each site of ``own`` → ``accuracy``, ``loss``, … of its model on its own distribution, see
+        Each site of ``tests`` → ``accuracy``, ``loss``, … of its model on its own distribution, see
         :class:`hdpfl_flower.scenarios.site_tests.OwnTests`. Empty for a site without a test.
 
     Raises:
@@ -200,29 +200,29 @@ def evaluate_models(
             views[group] = seen_by(records, groups, group, task)
         outputs = predict(spec, task, models[model], views[group].features)
         targets = views[group].targets
-        return measures(task, outputs, targets), own.measures(outputs, targets) if own else {}
+        return measures(task, outputs, targets), tests.measures(outputs, targets) if tests else {}
 
-    by_site = _by_site(own, of_site, groups, tested) if own else {}
+    by_site = _by_site(tests, of_site, groups, tested) if tests else {}
     if groups is None:
         # Each model weighs by the number of sites that use it.
         counts = np.bincount(list(of_site.values()) or [0], minlength=len(models))
         used = np.flatnonzero(counts)
         pooled = [tested(int(m), 0)[0] for m in used]
         return {
-            metric: float(np.average([one[metric] for one in pooled], weights=counts[used]))
+            metric: float(np.average([metrics[metric] for metrics in pooled], weights=counts[used]))
             for metric in METRICS
             if metric in pooled[0]
         }, by_site
     ends = [0, *accumulate(groups.sizes)]
     members = [range(start, end) for start, end in pairwise(ends)]
-    found = [
+    measured = [
         [tested(of_site.get(str(site), 0), group)[0] for site in sites_of]
         for group, sites_of in enumerate(members)
     ]
     means = {
-        metric: [float(np.mean([one[metric] for one in group])) for group in found]
+        metric: [float(np.mean([metrics[metric] for metrics in group])) for group in measured]
         for metric in METRICS
-        if metric in found[0][0]
+        if metric in measured[0][0]
     }
     accuracies = means.pop("accuracy", [])
     return {
@@ -232,21 +232,21 @@ def evaluate_models(
 
 
 def _by_site(
-    own: OwnTests,
+    tests: OwnTests,
     of_site: Mapping[str, int],
     groups: Groups | None,
     tested: Callable[[int, int], tuple[dict[str, float], dict[str, Vector]]],
 ) -> dict[str, dict[str, float]]:
     """Return each site's metrics, batched by model and group."""
-    number = len(own.shares)
+    number = len(tests.shares)
     alike: dict[tuple[int, int], list[int]] = {}
     for site in range(number):
         group = groups.of_site(site, number) if groups else 0
         alike.setdefault((of_site.get(str(site), 0), group), []).append(site)
-    found: dict[int, dict[str, float]] = {}
+    metrics: dict[int, dict[str, float]] = {}
     for key, sites in alike.items():
-        found.update(zip(sites, own.of_sites(sites, tested(*key)[1]), strict=True))
-    return {str(site): found[site] for site in range(number)}
+        metrics.update(zip(sites, tests.of_sites(sites, tested(*key)[1]), strict=True))
+    return {str(site): metrics[site] for site in range(number)}
 
 
 def summary(accuracies: list[float], groups: Groups) -> dict[str, float]:

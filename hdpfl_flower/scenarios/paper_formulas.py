@@ -60,18 +60,17 @@ def robust_hdp_multiplier(
     _check(epsilon, delta, sampling_prob, steps)
     if math.isinf(epsilon):
         return 0.0
-    # An order whose conversion alone exceeds epsilon cannot reach it.
-    found = _least(ROBUST_HDP_ORDERS, epsilon, delta, ((sampling_prob, steps),))
-    if math.isinf(found):
+    multiplier = _least(ROBUST_HDP_ORDERS, epsilon, delta, ((sampling_prob, steps),))
+    if math.isinf(multiplier):
         raise AccountingError(
             "calibration 'robust-hdp': the paper's accountant cannot reach this epsilon; its "
             "floor is ln(1/delta)/63; take a larger epsilon or delta, or calibration 'pld'"
         )
-    return round(found, 2)
+    return round(multiplier, 2)
 
 
 @lru_cache(maxsize=4096)
-def r_dpcfl_multiplier(epsilon: float, delta: float, stages: Stages, zcdp: float = 0.0) -> float:
+def r_dpcfl_multiplier(epsilon: float, delta: float, stages: Stages) -> float:
     """Return R-DPCFL's noise multiplier z for all stages, unrounded.
 
     Malekmohammadi, Taik and Farnadi (TMLR 2025): as :func:`robust_hdp_multiplier`, at whole orders
@@ -81,8 +80,6 @@ def r_dpcfl_multiplier(epsilon: float, delta: float, stages: Stages, zcdp: float
         epsilon: the run's ε; ``inf`` is no noise.
         delta: the run's δ.
         stages: (q, steps): (b¹/N, K·N/b¹) and (b/N, K·(E − 1)·N/b).
-        zcdp: cost of the private selections, in the same sum: rounds·ε_sel²/8. The authors'
-            code subtracts their ε at a δ of its own from ε instead, which spends δ twice.
 
     Raises:
         AccountingError: a number out of range, or no z up to 10,000 reaches ``epsilon``.
@@ -95,12 +92,12 @@ def r_dpcfl_multiplier(epsilon: float, delta: float, stages: Stages, zcdp: float
         _check(epsilon, delta, sampling_prob, steps)
     if math.isinf(epsilon):
         return 0.0
-    found = _least(R_DPCFL_ORDERS, epsilon, delta, stages, zcdp)
-    if math.isinf(found):
+    multiplier = _least(R_DPCFL_ORDERS, epsilon, delta, stages)
+    if math.isinf(multiplier):
         raise AccountingError(
             "the paper's accountant cannot reach this epsilon; take a larger epsilon or delta"
         )
-    return found
+    return multiplier
 
 
 def pfa_multiplier(epsilon: float, delta: float, sampling_prob: float, steps: float) -> float:
@@ -127,13 +124,11 @@ def pfa_multiplier(epsilon: float, delta: float, sampling_prob: float, steps: fl
     return 10 * sampling_prob * math.sqrt(steps * math.log10(1 / delta)) / epsilon
 
 
-def _least(
-    orders: tuple[float, ...], epsilon: float, delta: float, stages: Stages, zcdp: float = 0.0
-) -> float:
+def _least(orders: tuple[float, ...], epsilon: float, delta: float, stages: Stages) -> float:
     """Return the least z in 0.1 to 10,000 reaching ε, or ``inf``."""
-    # An order whose conversion alone exceeds epsilon cannot reach it.
+    # The other orders cannot reach epsilon: their conversion alone exceeds it.
     useful = tuple(a for a in orders if math.log(1 / delta) / (a - 1) < epsilon)
-    given = (useful, epsilon, delta, stages, zcdp)
+    given = (useful, epsilon, delta, stages)
     if not useful or _excess(_MAX_LOG, *given) > 0:
         return math.inf
     if _excess(_MIN_LOG, *given) <= 0:
@@ -149,22 +144,21 @@ def _excess(
     epsilon: float,
     delta: float,
     stages: Stages,
-    zcdp: float,
 ) -> float:
     """Return ln(ε of noise e^log_z / ``epsilon``), falling almost linearly."""
     with extra("opacus", "a paper's own noise formula"):
         from opacus.accountants.analysis.rdp import compute_rdp
 
-    # ε(α) = rdp(α) + ln(1/δ)/(α − 1), and ρ-zCDP is an RDP of ρ·α; shape (orders,).
-    found = math.log(1 / delta) / (np.asarray(orders) - 1) + zcdp * np.asarray(orders)
+    # ε(α) = rdp(α) + ln(1/δ)/(α − 1), shape (orders,).
+    costs = math.log(1 / delta) / (np.asarray(orders) - 1)
     for sampling_prob, steps in stages:
         # One step times any number: the authors' E·N/b need not be whole.
         step = compute_rdp(
             q=sampling_prob, noise_multiplier=math.exp(log_z), steps=1, orders=list(orders)
         )
-        found = found + steps * np.asarray(step)
+        costs = costs + steps * np.asarray(step)
     # The cap keeps the root search finite if the RDP overflows.
-    return math.log(min(float(np.min(found)), 1e300) / epsilon)
+    return math.log(min(float(np.min(costs)), 1e300) / epsilon)
 
 
 def _check(epsilon: float, delta: float, sampling_prob: float, steps: float) -> None:

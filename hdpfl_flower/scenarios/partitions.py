@@ -51,7 +51,7 @@ def split(labels: Labels, owners: Rows | None, num_sites: int, spec: str, seed: 
         num_sites: number of sites.
         spec: one of
 
-            * ``contiguous``: blocks in file order whose sizes differ by at most 1.
+            * ``contiguous``: blocks in file order, their sizes within 1 of each other.
             * ``iid``: the same after a shuffle.
             * ``iid:RECORDS``: after a shuffle, exactly that many records for each site. Those that
               no site gets are left out.
@@ -90,8 +90,8 @@ def split(labels: Labels, owners: Rows | None, num_sites: int, spec: str, seed: 
         parts = _alone(arguments, labels, num_sites, seed)
     else:
         parts = _by_label(name, arguments, labels, num_sites, seed)
-    parts = [np.sort(part).astype(np.int64, copy=False) for part in parts]
-    if not all(len(part) for part in parts):
+    parts = [np.sort(rows).astype(np.int64, copy=False) for rows in parts]
+    if not all(len(rows) for rows in parts):
         raise DataError(_too_uneven(spec, num_sites))
     return parts
 
@@ -103,7 +103,7 @@ def rows_of_sites(
     partition: str,
     seed: int,
     number: int,
-    own: OwnSource | None = None,
+    source: OwnSource | None = None,
 ) -> tuple[Rows, ...]:
     """Return each simulated site's training rows, by :func:`split`.
 
@@ -116,12 +116,12 @@ def rows_of_sites(
         partition: the split.
         seed: of the draw.
         number: of sites.
-        own: source of a user's own ``dataset``; None for others.
+        source: source of a user's own ``dataset``; None for others.
 
     Raises:
         TermsError, DataError, ModelError: as :func:`split` and ``load_dataset`` do.
     """
-    data = load_dataset(dataset, data_dir) if own is None else load_own_dataset(own)
+    data = load_dataset(dataset, data_dir) if source is None else load_own_dataset(source)
     if data.task.intervals and partition.strip().split(":")[0] in _BY_CLASS:
         # Their targets are also integers, two per time interval.
         _refuse_no_classes(partition.strip().split(":")[0], np.empty(0, np.float32))
@@ -164,10 +164,10 @@ def _natural(owners: Rows | None, num_sites: int) -> list[Rows]:
             "'partition' is 'natural', but this data set has no natural owners; choose another "
             "split, or the data set heart"
         )
-    if (found := int(owners.max()) + 1) != num_sites:
+    if (number := int(owners.max()) + 1) != num_sites:
         raise DataError(
-            f"'partition' is 'natural' and the data set has {found} owners, not {num_sites}; run "
-            f"{found} sites"
+            f"'partition' is 'natural' and the data set has {number} owners, not {num_sites}; run "
+            f"{number} sites"
         )
     return [np.flatnonzero(owners == owner) for owner in range(num_sites)]
 
@@ -261,20 +261,20 @@ def _alone(arguments: list[str], labels: Labels, num_sites: int, seed: int) -> l
         raise _wrong("alone", arguments)
     _refuse_no_classes("alone", labels)
     generator = _generator(seed)
-    own, others = (
+    of_class, others = (
         generator.permutation(np.flatnonzero(c)) for c in (labels == label, labels != label)
     )
     # Site 0 takes RECORDS // 2 of its class, and correspondingly fewer of the others.
-    most = min(2 * len(own) + 1, 2 * len(others) // (2 * num_sites - 1))
+    most = min(2 * len(of_class) + 1, 2 * len(others) // (2 * num_sites - 1))
     if records > most:
         raise DataError(
-            f"'partition' is 'alone:{label}:{records}', and the data set has {len(own)} records of "
-            f"class {label} and {len(others)} of others; "
+            f"'partition' is 'alone:{label}:{records}', and the data set has {len(of_class)} "
+            f"records of class {label} and {len(others)} of others; "
             + (f"ask for at most {most} a site" if most > 1 else "choose a class that it has")
         )
     rest = others[: num_sites * records - records // 2]
     return [
-        np.concatenate([own[: records // 2], rest[: records - records // 2]]),
+        np.concatenate([of_class[: records // 2], rest[: records - records // 2]]),
         *np.split(rest[records - records // 2 :], max(1, num_sites - 1))[: num_sites - 1],
     ]
 
@@ -287,7 +287,7 @@ def _thinned(parts: list[Rows], records: int, seed: int) -> list[Rows]:
             f"ask for at most {least}"
         )
     generator = _generator(seed)
-    return [generator.permutation(part)[:records] for part in parts]
+    return [generator.permutation(rows)[:records] for rows in parts]
 
 
 def _numbers(

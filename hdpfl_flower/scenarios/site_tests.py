@@ -40,7 +40,7 @@ class OwnTests:
     """Test set weighted by each site's own records.
 
     Attributes:
-        task: what the models learn.
+        task: of the models.
         test: the public test set, as the data set has it.
         strata: stratum of each test record, from 0, shape ``(n,)``.
         shares: share of each stratum in a site's test, shape ``(sites, strata)``; a row sums to 1,
@@ -71,13 +71,15 @@ class OwnTests:
 
         from hdpfl_flower.models.losses import record_losses
 
-        found, wanted = torch.from_numpy(outputs), torch.from_numpy(targets)
-        values = {"loss": record_losses(self.task, found, wanted).double().numpy()}
+        predicted, wanted = torch.from_numpy(outputs), torch.from_numpy(targets)
+        values = {"loss": record_losses(self.task, predicted, wanted).double().numpy()}
         if self.task.classes:
-            chosen = found.argmax(1) if self.task.loss == "softmax" else (found[:, 0] > 0).long()
+            chosen = (
+                predicted.argmax(1) if self.task.loss == "softmax" else (predicted[:, 0] > 0).long()
+            )
             values["accuracy"] = (chosen == wanted).double().numpy()
         elif not self.task.intervals:
-            errors = (found[:, 0] - wanted).double()
+            errors = (predicted[:, 0] - wanted).double()
             values["mse"], values["mae"] = errors.square().numpy(), errors.abs().numpy()
         return {name: self._by_stratum(value) for name, value in values.items()}
 
@@ -100,27 +102,26 @@ class OwnTests:
         """Return :meth:`of_site` for each of ``sites``."""
         shares = self.shares[np.asarray(sites, np.int64)]
         # A NaN mean has no test record: no site has a share there, but 0·NaN is NaN.
-        known = {name: np.nan_to_num(means) for name, means in measured.items()}
-        columns = {name: (shares * means).sum(1).tolist() for name, means in known.items()}
-        found: list[dict[str, float]] = [
+        finite = {name: np.nan_to_num(means) for name, means in measured.items()}
+        columns = {name: (shares * means).sum(1).tolist() for name, means in finite.items()}
+        metrics: list[dict[str, float]] = [
             dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
         ]
         if "mse" in columns:
-            for facts, variance in zip(found, self._variances[list(sites)].tolist(), strict=True):
+            for facts, variance in zip(metrics, self._variances[list(sites)].tolist(), strict=True):
                 if variance > 1e-12:
                     # R² over the site's own distribution.
                     facts["accuracy"] = 1 - facts["mse"] / variance
         for place in np.flatnonzero(~shares.any(axis=1)):
-            found[place] = {}
-        return found
+            metrics[place] = {}
+        return metrics
 
     def of_constant(self, site: int) -> dict[str, float]:
         """Return the site's metrics of a constant predictor, without a model.
 
         In the form of :meth:`of_site`.
 
-        Predicts the most frequent class, whose loss is not defined, or the mean target.
-        Empty for survival.
+        Predicts the most frequent class, which has no loss, or the mean target. Empty for survival.
         """
         if self.task.intervals:
             return {}

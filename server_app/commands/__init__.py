@@ -21,7 +21,7 @@ COMMANDS = {
     "list": Later(
         f"{_HERE}.listing",
         "list_names",
-        "List strategies, parts after a +, models, data sets, guards, attacks and studies.",
+        "List strategies, parts after a +, models, data sets, guards and studies.",
     ),
     "check": Later(
         f"{_HERE}.check",

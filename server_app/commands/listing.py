@@ -24,7 +24,6 @@ class ListedKind(StrEnum):
     MODELS = "models"
     DATASETS = "datasets"
     GUARDS = "guards"
-    ATTACKS = "attacks"
     STUDIES = "studies"
 
 
@@ -36,7 +35,7 @@ def list_names(
         bool, typer.Option("--json", help="Print name and meaning as JSON.")
     ] = False,
 ) -> None:
-    """List strategies, parts after a +, models, data sets, guards, attacks and studies.
+    """List strategies, parts after a +, models, data sets, guards and studies.
 
     Your own are named module:Class (a strategy) or module:function (a model).
     """
@@ -106,14 +105,6 @@ def _guards() -> dict[str, str]:
     }
 
 
-def _attacks() -> dict[str, str]:
-    from hdpfl_flower.scenarios.attacks import ATTACKS, POISONS
-
-    # An honest update by training on changed records.
-    poisons = {name: f"Trained honestly: {_meaning(change)}" for name, change in POISONS.items()}
-    return {name: poisons.get(name) or _meaning(attack) for name, attack in ATTACKS.items()}
-
-
 def _studies() -> dict[str, str]:
     from server_app.commands.reproduce import load_studies
 
@@ -124,33 +115,11 @@ def _studies() -> dict[str, str]:
     return {study.name: f"{study.title}. Source: {study.source}" for study in known.values()}
 
 
-_ATTACK_TEXTS = {
-    "zero": "Send zeros: no noise, and so the most weight",
-    "tiny": "Send the honest update, scaled down to almost zero",
-    "constant": "Send one number in all coordinates, as large as an honest one",
-    "repeated": "Send the first round's update in every round",
-    "minus-1": "Send the clean update, reversed",
-    "minus-5": "Send the clean update, reversed, times 5",
-    "minus-50": "Send the clean update, reversed, times 50",
-    "overstated-epsilon": "Disclose a larger ε than the noise has",
-    "label-flip": "Train on reversed labels",
-    "7-to-1": "Train with every label 7 changed to 1",
-    "inflated": "Send five times the progress under honest noise",
-    "slow-drift": "Add the same small vector to each update",
-    "minus-mean": "Send the reversed mean of the liars' updates, scaled down, with noise",
-    "alie": "Send the liars' mean, shifted by some standard deviations, with noise",
-    "min-max": "Send the liars' mean, moved back as far as the spread hides it",
-    "sign-flip": "Send reversed progress under honest noise",
-    "same-vector": "Send one reversed mean from all liars, without noise, slightly varied",
-    "hidden-noise": "Send five times the reversed mean of the liars, under honest noise",
-}
-
 _NAMES: Mapping[ListedKind, Callable[[], dict[str, str]]] = {
     ListedKind.STRATEGIES: _strategies,
     ListedKind.PARTS: _parts,
     ListedKind.MODELS: _models,
     ListedKind.DATASETS: _datasets,
     ListedKind.GUARDS: _guards,
-    ListedKind.ATTACKS: _attacks,
     ListedKind.STUDIES: _studies,
 }

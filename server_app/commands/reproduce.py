@@ -150,7 +150,9 @@ def conduct(study: Study, options: Options, out: Path | None, as_json: bool) -> 
         return
     console.print(f"[bold]{study.title}[/bold]  ({study.source})")
     show(findings)
-    console.print(f"{folder}: table.md, results.json, {study.name}.png", soft_wrap=True)
+    picture = folder / f"{study.name}.png"
+    files = ["table.md", "results.json", *([picture.name] if picture.exists() else [])]
+    console.print(f"{folder}: {', '.join(files)}", soft_wrap=True)
 
 
 def _list(studies: Iterable[Study], as_json: bool) -> None:

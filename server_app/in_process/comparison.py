@@ -22,8 +22,8 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.models.site_summary import METRICS, PERSONAL, SITE
 from hdpfl_flower.monitoring.journal import Event
-from hdpfl_flower.scenarios.attacks import Attack
 from server_app.in_process.in_process_run import run_in_process
+from server_app.in_process.liars import Attack
 from server_app.in_process.worker_pool import make_manager, make_pool
 from server_app.run.final_measures import folder_name
 
@@ -42,7 +42,7 @@ class RunJob:
         config: its configuration.
         num_sites: sites that take part.
         stop_after: rounds after which it ends, with the noise of all of them; 0: none.
-        attack: what some sites do in place of their part; None: nothing.
+        attack: sites that overstate their ε; None: all are honest.
     """
 
     config: RunConfig

@@ -7,12 +7,9 @@ both client and server.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import cast
 from uuid import uuid4
 
-import numpy as np
-import numpy.typing as npt
 from flwr.app import Context, Message, RecordDict
 from flwr.app.user_config import UserConfig
 from flwr.proto.node_pb2 import NodeInfo
@@ -24,9 +21,7 @@ from client_app.app import app
 from client_app.in_process import portions, trained_together
 from client_app.site.personal_state import write_states
 from client_app.site.simulated import InProcessContext
-from client_app.site.site import close_ledgers, node_profile, open_site
-from client_app.training.trainer import Trainer
-from hdpfl_flower import wire
+from client_app.site.site import close_ledgers
 from hdpfl_flower.config.run_config import RunConfig
 
 
@@ -124,23 +119,8 @@ class LocalGrid(Grid):
         return reply
 
     def reply(self, message: Message, context: Context) -> Message:
-        """Return the node's answer; a simulated attacker answers with its attack."""
+        """Return the node's answer."""
         return app(message, context)
-
-    @staticmethod
-    def noiseless_update(message: Message, context: Context) -> npt.NDArray[np.float32]:
-        """Return the node's update without noise, shape ``(d,)``.
-
-        An attacker knows its own records: nothing protects them from it.
-        """
-        instructions = replace(wire.read_instructions(message.content), project=None)
-        site = open_site(context, instructions.terms, node_profile(context))
-        plan, _ = site.plan
-        trainer = Trainer(site, instructions)
-        # Outside of any release: nothing is reserved or charged, and the site's own reply is made
-        # as ever.
-        payload = trainer.run(replace(plan, noise_multiplier=0.0))
-        return wire.read_update(wire.write_update(payload, trainer.size), trainer.size)
 
     # The rest of Flower's interface, which the round runner has no use for.
 

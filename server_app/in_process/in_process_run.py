@@ -21,10 +21,9 @@ from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.site_summary import PERSONAL, SITE, SiteMeasures
 from hdpfl_flower.monitoring.journal import Event
 from hdpfl_flower.privacy.noise import ReleaseStreams
-from hdpfl_flower.scenarios.attacks import Attack
 from hdpfl_flower.scenarios.groups import parse_groups, seen_by
 from server_app.in_process.grid import LocalGrid
-from server_app.in_process.liars import AttackGrid
+from server_app.in_process.liars import Attack, AttackGrid
 from server_app.in_process.metrics_by_site import write_site_metrics
 from server_app.in_process.personal_accuracy import (
     SiteModels,
@@ -119,12 +118,12 @@ def run_in_process(
         on_event: called with every event of the journal.
         present: the sites that take part; None: all of them.
         stop_after: rounds after which it ends early, with the noise of all; 0: after all of them.
-        attack: sites that lie, and how; None: nobody does.
+        attack: sites that overstate their ε; None: all are honest.
         resumable: whether :func:`resume_in_process` can resume the run after any crash; each round
             then costs some milliseconds a site, for its ledger lies in a file.
 
     Raises:
-        TermsError: an attack in a resumable run: what an attacker remembers is not stored.
+        TermsError: an attack in a resumable run: checkpoints do not hold it.
         HDPFLError: as :func:`server_app.run.rounds.run` does.
     """
     some = None if present is None else list(present)

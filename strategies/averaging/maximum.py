@@ -2,7 +2,7 @@
 
 The "maximum" baseline of PFA (VLDB 2021): each site trains with ε = max over the sites, and updates
 are averaged as in FedAvg. It is not an algorithm to use: every site but the loosest spends more
-than it allows. It shows what heterogeneous privacy costs.
+than it allows. It shows the cost of heterogeneous privacy.
 
 Threat model: none, the sites' own ε are broken. Only a simulation can run it: it draws the
 simulated sites anew with the largest ε. A real site's ε stands in its own profile, and no term can

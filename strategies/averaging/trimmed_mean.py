@@ -59,11 +59,11 @@ def trimmed_mean(
     for start in range(0, d, _BLOCK):
         block = rows[:, start : start + _BLOCK]
         # Of equal values the first rows are the lesser: a stable order, the same everywhere.
-        kept = np.argsort(block, axis=0, kind="stable")[count : n - count]
-        # Shape (n − 2k, coordinates of the block), as `kept`, which holds row numbers.
-        values = np.take_along_axis(block, kept, axis=0)
+        middle = np.argsort(block, axis=0, kind="stable")[count : n - count]
+        # Shape (n − 2k, coordinates of the block), as `middle`, which holds row numbers.
+        values = np.take_along_axis(block, middle, axis=0)
         mean[start : start + _BLOCK] = values.mean(axis=0, dtype=np.float64)
-        stays += np.bincount(kept.ravel(), minlength=n)
+        stays += np.bincount(middle.ravel(), minlength=n)
     return mean, stays / stays.sum()
 
 

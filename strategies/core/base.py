@@ -1,19 +1,20 @@
 """Base class of all strategies: one federated round.
 
-A strategy subclasses :class:`HDPStrategy`, declares what it needs and writes ``combine``. Any
-ServerApp can run it with Flower's own ``start``; ours runs it with ``server_app/run/rounds.py``.
-Only ``round_messages.py``, ``roster.py``, ``exchange.py`` and ``model_record.py`` read a Message.
+A strategy subclasses :class:`HDPStrategy`, declares the facts that it needs and writes ``combine``.
+Any ServerApp can run it with Flower's own ``start``; ours runs it with
+``server_app/run/rounds.py``. Only ``round_messages.py``, ``roster.py``, ``exchange.py`` and
+``model_record.py`` read a Message.
 
 The hooks, in the order of a run; only ``combine`` must be written:
 
-| hook | what it returns |
+| hook | returns |
 |---|---|
 | `declare` | facts that sites must or may disclose; linear or not, convex or not |
-| `complete_terms` | values for terms that are left open; refusal of terms that cannot be |
-| `propose` | the terms to send, given what the sites disclosed |
+| `complete_terms` | values for terms that are left open; refusal of impossible terms |
+| `propose` | the terms to send, given the disclosed facts |
 | `initial_state` | the state before round 1, a frozen dataclass |
 | `begin_round` | the state, terms and refused sites of a round |
-| `request` | which model a site is sent, and what is asked of it |
+| `request` | the model that a site is sent, and its request |
 | `combine` | the next state and the step of the model |
 | `after_step` | the state after the server's step |
 | `privacy` | the promise of the run, for the journal |
@@ -87,17 +88,19 @@ class HDPStrategy(Strategy):
         name: as users write it in ``strategy``.
         several_models: there is a model a group of sites; the state has ``models``, their number, 0
             before the end of round 1.
-        constant_weights: it weighs by what sites disclose alone, the same in every round.
+        constant_weights: it weighs by disclosed facts alone, the same in every round.
         work: local work of a round, where the run config leaves it to the strategy.
         second: second model of each site, likewise.
         choice: private choices among its models, likewise; None: it asks for none.
-        after: work after the last round, beside what the run config asks for.
-        server_step: how the model moves by the aggregate; what follows a ``+`` replaces it.
+        after: work after the last round, beside the run config's.
+        weighting: the strategy that weighs, for clusters, projections, splittings and control
+            variates, which act around its weights; absent: it weighs by itself.
+        server_step: how the model moves by the aggregate; one after a ``+`` replaces it.
         settings_type: the class of its settings, in the strategy's own file.
         settings: the strategy's own, of the run.
         terms: the run's, as the sites get them.
         server: the keys that the server alone reads.
-        simulation: what a simulation draws its sites from.
+        simulation: source of a simulation's sites.
         needs: facts that each site must disclose to take part, see ``wire.SITE_KEYS``.
         welcomes: facts that the strategy uses where sites disclose them, and can do without.
         state: after the last round.
@@ -105,7 +108,7 @@ class HDPStrategy(Strategy):
         reported: which model the run reports.
         messages: to the sites, and their replies.
         prepared: whether this process has waited for the sites.
-        settled: whether the terms are those of the whole run, whichever process settled them.
+        settled: the terms are final, also after a resume.
 
     Guarantees:
         Whatever the replies hold, a round ends with a finite model of the same names and shapes,
@@ -115,6 +118,7 @@ class HDPStrategy(Strategy):
     name: ClassVar[str]
     several_models: ClassVar[bool] = False
     constant_weights: ClassVar[bool] = False
+    weighting: ClassVar[type[HDPStrategy]]
     server_step: ClassVar[type[ServerStep]] = ServerStep
     work: ClassVar[Work] = Plain()
     second: ClassVar[SecondModel | None] = None
@@ -122,6 +126,7 @@ class HDPStrategy(Strategy):
     after: ClassVar[After] = After()
     settings_type: ClassVar[type[Settings]] = NoSettings
     _table: ClassVar[str] = ""
+    _weighting: HDPStrategy
     settings: Settings
     terms: RunTerms
     server: ServerTerms
@@ -129,6 +134,8 @@ class HDPStrategy(Strategy):
 
     def __init__(self, config: RunConfig) -> None:
         """Prepare for the run of ``config``."""
+        if weighting := weighting_of(type(self)):
+            self._weighting = weighting(config)
         config = replace(config, terms=self.complete_terms(config.terms))
         self.prepared = self.settled = False
         self.terms = config.terms
@@ -140,12 +147,14 @@ class HDPStrategy(Strategy):
         if self.server.require_public:
             self.needs |= {"epsilon"}
         self.step = step_of(self.server_step, config)
-        # What a guard takes out must be what the round put in.
+        # A guard takes out only moves that the round put in.
         is_linear = self.step.is_linear and declared.is_final
         self.guard = make_guard(config, sums=declared.is_weighted_sum, linear_step=is_linear)
         self.welcomes = self.guard.welcome(declared.optional_facts - self.needs, self.needs)
         self.roster = Roster(config, self.needs, self.welcomes)
         self.sampler = Sampler(config)
+        if weighting:
+            self._weighting.sampler = self.sampler  # one set of public sites for both
         self.state: State = self.initial_state()
         self.step_state = self.step.initial_state()
         self.reported = ReportedModel(config.server, config.terms.rounds)
@@ -155,13 +164,12 @@ class HDPStrategy(Strategy):
         self._record = ModelRecord(self.simulation.seed)
         self._head: Head | None = None
         self.messages = RoundMessages(
-            self.roster, self._record, self.server, self.needs | self.welcomes,
+            self.roster,
+            self._record,
+            self.server,
+            self.needs | self.welcomes,
             several_models=self.several_models,
-        )  # fmt: skip
-
-    # --- its settings -------------------------------------------------------------------------
-
-    # --- the hooks ----------------------------------------------------------------------------
+        )
 
     def declare(self) -> Declaration:
         """Return required facts and properties of the updates, under ``terms``."""
@@ -171,8 +179,10 @@ class HDPStrategy(Strategy):
     def complete_terms(cls, terms: RunTerms) -> RunTerms:
         """Return the terms with open values filled in; stated ones stay, 0 too.
 
-        Known before any site is asked, so that what no site can follow is refused up front.
+        Called before any site is asked, so that impossible terms are refused up front.
         """
+        if weighting := weighting_of(cls):
+            terms = weighting.complete_terms(terms)
         return terms.updated(
             work=work_of(cls.work, terms.work, cls.name),
             second=terms.second or cls.second,
@@ -182,8 +192,7 @@ class HDPStrategy(Strategy):
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
         """Return the terms to send, given disclosed facts; once, before round 1."""
-        del disclosed
-        return terms
+        return self._weighting.propose(terms, disclosed) if weighting_of(type(self)) else terms
 
     def initial_state(self, disclosed: Disclosed | None = None) -> State:
         """Return the state before the first round.
@@ -214,7 +223,7 @@ class HDPStrategy(Strategy):
 
         Args:
             state: after the last round; not changed.
-            updates: what passed the checks, at least one row; not changed.
+            updates: those that passed the checks, at least one row; not changed.
             noise: the server's own source, for strategies that add noise centrally.
         """
 
@@ -274,8 +283,10 @@ class HDPStrategy(Strategy):
         if len(updates.sites) < report.quorum:
             log.warning(
                 "round %d: %d of the %d updates needed; the model stays as it was",
-                server_round, len(updates.sites), report.quorum,
-            )  # fmt: skip
+                server_round,
+                len(updates.sites),
+                report.quorum,
+            )
             return None, None
         self.state, outcome = self.combine(self.state, updates, self.streams.noise)
         check_outcome(outcome, updates)
@@ -309,17 +320,17 @@ class HDPStrategy(Strategy):
 
         ``tested`` says which sites are counted, and why others are not.
         """
-        found: dict[str, dict[str, float]] = {}
+        metrics: dict[str, dict[str, float]] = {}
         missing = dict.fromkeys(self.roster.joined(), NO_REPLY.words)
         for site, reply in self.messages.match(replies):
             try:
-                found[site] = read_test(reply)
+                metrics[site] = read_test(reply)
                 del missing[site]
             except wire.WireError as error:
                 missing[site] = str(error)
                 if not reply.has_error():  # sites that disclose nothing decline each time
                     log.warning("round %d: site %s: %s", server_round, site, error)
-        self.tested = measured_at_sites(found, missing, self.roster.disclosed)
+        self.tested = measured_at_sites(metrics, missing, self.roster.disclosed)
         return MetricRecord({**self.tested.metrics}) if self.tested.metrics else None
 
     def summary(self) -> None:
@@ -385,14 +396,14 @@ class HDPStrategy(Strategy):
 
     def _screen(self, updates: RoundUpdates) -> RoundUpdates:
         """Return the updates that the guard lets through."""
-        report, kept = self.report, self.guard.screen(updates, self._record.template)
+        report, accepted = self.report, self.guard.screen(updates, self._record.template)
         for site, reason in self.guard.refused.items():
             log.warning("round %d: site %s: %s", report.server_round, site, reason)
         report.rejected.update(
             {s: Rejected(Rejection.GUARD, why) for s, why in self.guard.refused.items()}
         )
-        report.accepted = list(kept.sites)
-        return kept
+        report.accepted = list(accepted.sites)
+        return accepted
 
 
 def models_by_site(
@@ -409,7 +420,12 @@ def models_by_site(
 
 
 def parts_of(strategy: type[HDPStrategy]) -> tuple[type[HDPStrategy] | type[ServerStep], ...]:
-    """Return the classes whose settings count: the strategy, its weighting, its server step."""
-    weighting: type[HDPStrategy] | None = getattr(strategy, "weighting", None)
+    """Return the classes with settings: the strategy, its weighting, its server step."""
+    weighting = weighting_of(strategy)
     step = (strategy.server_step,) if strategy.server_step.name else ()
     return (strategy, *(parts_of(weighting) if weighting else ()), *step)
+
+
+def weighting_of(strategy: type[HDPStrategy]) -> type[HDPStrategy] | None:
+    """Return the strategy that weighs, for one that acts around its weights."""
+    return getattr(strategy, "weighting", None)

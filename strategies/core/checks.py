@@ -39,7 +39,7 @@ class NoAnswerError(wire.WireError):
     """Error code in place of a reply's content.
 
     Attributes:
-        rejected: what the code means.
+        rejected: the meaning of the code.
     """
 
     def __init__(self, code: int) -> None:
@@ -125,7 +125,7 @@ def check_tosses(terms: RunTerms, server: ServerTerms) -> None:
     """Refuse terms that prevent amplification under ``noise = server``.
 
     Raises:
-        StrategyError: whom the server asks or hears would depend on more than its tosses.
+        StrategyError: the sites asked or heard would depend on more than the server's tosses.
     """
     for key, is_set in {
         "quorum": server.quorum,

@@ -27,7 +27,7 @@ class Exchange:
     ) -> None:
         """Address ``content``, common or by site, to ``nodes``.
 
-        What several contents share, as the model's arrays, is pushed once for all of them.
+        Parts that several contents share, as the model's arrays, are pushed once for all of them.
         """
         self._sites = list(nodes)
         self.messages = [

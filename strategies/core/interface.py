@@ -39,12 +39,12 @@ class Declaration:
         required_facts: facts that a site must disclose to take part, see ``wire.SITE_KEYS``.
         optional_facts: facts that the strategy uses where a site discloses them.
         is_weighted_sum: linear: every update is ``Outcome.scale``·Σᵢ wᵢuᵢ of its own outcome's
-            weights, or of its ``row_weights``. Guards act on such an update by its weights: they
+            weights, or of its ``row_weights``. Guards act on a linear update by its weights: they
             bound a client's share, and take a refused client's part out of the model. A strategy
             that projects, clips, trims or adds noise declares False.
         is_convex: every coordinate of the update lies between the least and the greatest of the
             clients'. A strategy that projects, rescales or adds noise declares False.
-        is_final: no later round changes what a round moved, see ``Outcome.revision``. Where one
+        is_final: no later round changes the moves of a round, see ``Outcome.revision``. Where one
             does, guards take no refused client's earlier part out.
     """
 
@@ -66,9 +66,9 @@ class SiteRequest:
         project: see ``wire.Instructions``: the digest of an earlier model, for one number along the
             step since; ``wire.WHOLE``; None: the site need not keep the model.
         along: the direction of that step, by which the number is turned into a row.
-        own: the site, where what follows is its alone; else empty, and nothing follows.
+        own: the site, where the fields below are its alone; else empty, and they are unused.
         start: the model to train from in place of ``model``, float32, shape ``(d,)``.
-        offset: what the site is to add to its model in this round, in equal parts after each of
+        offset: vector that the site adds to its model in this round, in equal parts after each of
             its steps, float32, shape ``(d,)``.
     """
 
@@ -88,8 +88,8 @@ class RoundStart:
     Attributes:
         server_round: from 1.
         arrays: the model or models of the round.
-        sites: the sites online that disclosed what is required, in order.
-        answered: the sites whose reply to the last round could be read.
+        sites: the sites online with all required facts, in order.
+        answered: the sites with a readable reply to the last round.
     """
 
     server_round: int

@@ -70,16 +70,16 @@ class ModelRecord:
     ) -> RecordDict:
         """Return the message content for the sites of ``request``."""
         models = self.models
-        own = (
+        model = (
             models[request.model]
             if request.model < len(models)
             else initial_model(terms, self._seed)
         )
         if request.start is not None:
-            own = self.record(request.start)
+            model = self.record(request.start)
         others: tuple[ArrayRecord, ...] = ()
         if request.use == wire.CHOOSE:
-            own, *rest = models
+            model, *rest = models
             others = tuple(rest)
         elif request.use == wire.PULL:
             self._mean = self._mean or mean_model(models)
@@ -87,9 +87,13 @@ class ModelRecord:
         elif request.use == wire.OFFSET and request.offset is not None:
             others = (self.record(request.offset),)
         return wire.write_instructions(
-            terms, server_round, own, request.project, others=others,
+            terms,
+            server_round,
+            model,
+            request.project,
+            others=others,
             use=request.use if others else "",
-        )  # fmt: skip
+        )
 
     def moved(self, outcome: Outcome, terms: RunTerms) -> ArrayRecord:
         """Return the next record: models plus rows of the outcome."""

@@ -49,30 +49,30 @@ def describe_levels(
     terms: RunTerms,
     menu: Sequence[float],
     level_of: Mapping[str, int],
-    own: Mapping[str, float],
+    spent: Mapping[str, float],
     plan: CentralPlan | None,
 ) -> dict[str, Any]:
     """Return :func:`describe` with the ε and size of every level.
 
     Where the server accounts, a level's ε is that of its menu. Where the sites do, each keeps its
-    own, and a level's ε is the largest of them: what holds for every site of the level that did
-    not opt out.
+    own, and a level's ε is the largest of them: a bound for every site of the level that did not
+    opt out.
 
     Args:
         terms: the run's.
         menu: ε of each level.
         level_of: site → its level.
-        own: site → the ε that the site itself spends, as it discloses it; every site of
+        spent: site → the ε that the site itself spends, as it discloses it; every site of
             ``level_of`` is there.
         plan: the server's, where it adds the noise.
     """
     levels, opted_out = [], []
     for j, epsilon in enumerate(menu):
         sites = [site for site, level in level_of.items() if level == j]
-        kept = {site: epsilon if plan else own[site] for site in sites}
-        without = [site for site in sites if math.isinf(kept[site])]
+        of_level = {site: epsilon if plan else spent[site] for site in sites}
+        without = [site for site in sites if math.isinf(of_level[site])]
         opted_out += without
-        finite = [value for value in kept.values() if math.isfinite(value)]
+        finite = [value for value in of_level.values() if math.isfinite(value)]
         held = max(finite, default=math.inf if sites else epsilon)
         level: dict[str, Any] = {
             "epsilon": held,

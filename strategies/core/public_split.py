@@ -1,7 +1,7 @@
 """Weights by disclosed ε, and the split into public and private.
 
-PFA calls a site *public* whose ε is loose: its update carries little noise. Nothing here makes a
-site's data public.
+PFA calls a site of loose ε *public*: its update carries little noise. Nothing here makes a site's
+data public.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def split_public(epsilons: Epsilons, method: str) -> Mask:
 
     Args:
         epsilons: every site's ε, shape ``(n,)``, as disclosed.
-        method: ``auto`` (``gmm`` where that is :func:`stands`, else nobody), ``gmm`` (upper part of
-            a mixture of two normals, as PFA has it), ``kmeans`` (upper of two means),
+        method: ``auto`` (``gmm`` where that is :func:`stands`, else no site), ``gmm`` (upper part
+            of a mixture of two normals, as PFA has it), ``kmeans`` (upper of two means),
             ``top:SHARE`` (the SHARE with the largest ε, at least one, with its ties) or
-            ``threshold:EPSILON`` (at least that ε; may be nobody).
+            ``threshold:EPSILON`` (at least that ε; may be no site).
 
     Guarantees:
         No private site has a larger ε than a public one. The order of the sites and any seed are
@@ -83,7 +83,7 @@ def stands(epsilons: Epsilons, public: Mask) -> bool:
     """Return whether the split stays when any one site is away.
 
     A mixture fits any list of ε, also one without a gap; there one site decides over the others.
-    The only public site is not taken away: without it there is nobody to compare with.
+    The only public site is not taken away: without it no site is left to compare with.
 
     >>> clear, even = np.array([0.5, 0.6, 0.7, 9.0, 10.0]), np.array([0.3, 0.5, 1.0, 2.0, 4.0, 8.0])
     >>> [stands(one, split_public(one, "gmm")) for one in (clear, even)]
@@ -152,9 +152,9 @@ def _mixture(ordered: Epsilons, first: int) -> int:
         reg_covar=floor,
         tol=1e-6,
         max_iter=500,
-        weights_init=np.array([len(part) / len(ordered) for part in parts]),
-        means_init=np.array([[part.mean()] for part in parts]),
-        precisions_init=np.array([[[1 / (part.var() + floor)]] for part in parts]),
+        weights_init=np.array([len(cluster) / len(ordered) for cluster in parts]),
+        means_init=np.array([[cluster.mean()] for cluster in parts]),
+        precisions_init=np.array([[[1 / (cluster.var() + floor)]] for cluster in parts]),
         random_state=0,
     )
     with warnings.catch_warnings():

@@ -90,20 +90,20 @@ class ReportedModel:
         Args:
             server_round: from 1.
             model: broadcast from now on, shape ``(d,)``.
-            ahead: what the strategy reports, less ``model``; None: nothing.
+            ahead: the strategy's reported model, less ``model``; None: they are the same.
         """
         state = self.state
         if self._kind == "none" or server_round < self._first:
             self.state = ReportedState(ahead=ahead)
             return
-        own = model.astype(np.float64)
+        reported = model.astype(np.float64)
         if ahead is not None:
-            own += ahead
+            reported += ahead
         if state.mean is None:
-            mean = own
+            mean = reported
         else:
             share = 1 - self._decay if self._kind == "ema" else 1 / (state.count + 1)
-            mean = state.mean + share * (own - state.mean)
+            mean = state.mean + share * (reported - state.mean)
         self.state = ReportedState(mean, state.count + 1, ahead)
 
     def model(self, broadcast: Vector) -> Vector:

@@ -46,8 +46,9 @@ class Roster:
         welcome: facts that are asked for and can be done without.
         nodes: site → node id, the sites online, in order.
         disclosed: site → fact → number, see ``wire.SITE_KEYS``.
-        silent: site → why it did not say who it is, where it was asked.
-        undecided: site → pending or refused, the sites whose operators have not approved the run.
+        silent: site → why it did not answer the question for its name and facts.
+        undecided: site → pending or refused, the sites without their operator's approval of the
+            run.
         on_decision: called with a site and ``pending``, ``refused`` or, later, ``approved``.
         absent: sites that were online and are not; those that come back are asked again.
         on_presence: called with a site and ``offline`` or, later, ``online``.
@@ -76,8 +77,8 @@ class Roster:
         """Return the approved sites online with all required facts, in order."""
         if not self.needed:
             return self.joined()
-        known, needed, nothing = self.disclosed, self.needed, dict[str, float]()
-        return [s for s in self.joined() if needed <= known.get(s, nothing).keys()]
+        disclosed, needed, nothing = self.disclosed, self.needed, dict[str, float]()
+        return [s for s in self.joined() if needed <= disclosed.get(s, nothing).keys()]
 
     def joined(self) -> list[str]:
         """Return the approved sites online, in order."""
@@ -94,7 +95,7 @@ class Roster:
     def why_left_out(self, site: str) -> str:
         """Return why a site takes no part, with a remedy.
 
-        A site that declines gives no reason; what the terms ask of its profile is known here.
+        A site that declines gives no reason; the terms' demands on its profile are known here.
         """
         said = self.silent.get(site)
         if said is None:
@@ -123,8 +124,8 @@ class Roster:
     def gather(self, grid: Grid) -> None:
         """Wait for ``min-sites`` joined sites without pending ones; ask for facts.
 
-        Sites whose operators have not decided by the end of ``join-timeout`` are waited for no
-        longer; those that approve later join in a later round.
+        After ``join-timeout`` undecided sites are waited for no longer; those that approve later
+        join in a later round.
 
         Raises:
             StrategyError: too few sites joined within ``join-timeout``.
@@ -186,7 +187,7 @@ class Roster:
                 "simulated ones have none: leave 'sites' out in a simulation"
             )
         named = {node.node_id: node.name for node in there if prints[node.node_id] in sites}
-        absent = tuple(each for each in sites if each not in prints.values())
+        absent = tuple(fingerprint for fingerprint in sites if fingerprint not in prints.values())
         if (len(there) - len(named), absent) != (self.not_named, self.not_online):
             self.not_named, self.not_online = len(there) - len(named), absent
             log.warning("'sites': %s", self._about_list())
@@ -264,7 +265,7 @@ class Roster:
         timeout = min(self.config.server.join_timeout, longest)
         replies = grid.send_and_receive(exchange.messages, timeout=timeout)
         facts: dict[int, dict[str, float]] = {}
-        self._online = []  # what a node answers may name it anew
+        self._online = []  # an answer may name its node anew
         silent = dict.fromkeys(nodes, NO_REPLY)
         for key, reply in exchange.match(replies):
             node = int(key)
@@ -275,20 +276,20 @@ class Roster:
             with contextlib.suppress(wire.WireError):  # it discloses nothing that can be used
                 facts[node] = wire.read_site(reply.content)
         for node, name in nodes.items():
-            known = facts.get(node, {})
-            index = known.pop("partition", None)
+            answer = facts.get(node, {})
+            index = answer.pop("partition", None)
             unnamed = f"node-{node}" if index is None else f"{index:.0f}"
             self._names[node] = name or unnamed
-            self._note_answer(self._names[node], known, silent.get(node))
+            self._note_answer(self._names[node], answer, silent.get(node))
 
-    def _note_answer(self, site: str, known: dict[str, float], silent: Rejected | None) -> None:
+    def _note_answer(self, site: str, disclosed: dict[str, float], silent: Rejected | None) -> None:
         """Store a site's answer, or the reason for its silence.
 
         Without a reply a pending site stays pending.
         """
         if silent is None or silent.code in WAITING:
             self._note_decision(site, silent.code if silent else None)
-        self.disclosed[site] = known
+        self.disclosed[site] = disclosed
         self.silent.pop(site, None)
         if silent is not None:
             self.silent[site] = silent

@@ -45,7 +45,7 @@ class RoundMessages:
         """Prepare for the rounds of a run.
 
         Args:
-            roster: the sites, and what they disclosed.
+            roster: the sites, and their disclosed facts.
             record: the models of the round.
             server: the keys that the server alone reads.
             facts: those that updates come with.
@@ -66,7 +66,7 @@ class RoundMessages:
             kind: of the messages.
             server_round: from 1.
             terms: to send.
-            requests: site → what it is sent, of the models that the record has open.
+            requests: site → its request, of the models that the record has open.
         """
         # One content for all sites of the same request: models are encoded once.
         contents = {
@@ -80,8 +80,11 @@ class RoundMessages:
         nodes = {site: self._roster.nodes[site] for site in requests}
         self._exchange = Exchange(
             {site: contents[request] for site, request in requests.items()},
-            kind, nodes, server_round, self._server.round_timeout,
-        )  # fmt: skip
+            kind,
+            nodes,
+            server_round,
+            self._server.round_timeout,
+        )
         return self._exchange.messages
 
     def match(self, replies: Iterable[Message]) -> Iterable[tuple[str, Message]]:
@@ -130,7 +133,7 @@ class RoundMessages:
             if row != former:
                 rows[row] = rows[former]
         requests = [self._requests[site] for site in report.accepted]
-        several, chose = self._several_models, [one.use == wire.CHOOSE for one in requests]
+        several, chose = self._several_models, [request.use == wire.CHOOSE for request in requests]
         return RoundUpdates(
             report.server_round,
             tuple(report.accepted),
@@ -140,7 +143,7 @@ class RoundMessages:
             group=models[stay] if several else None,
             chose=np.array(chose, dtype=np.bool_) if several else None,
             squares=squares[stay],
-            projected=projected[stay] if any(one.along for one in requests) else None,
+            projected=projected[stay] if any(request.along for request in requests) else None,
             tensor_sizes=tuple(array.size for array in self._record.template.values()),
         )
 
@@ -160,7 +163,7 @@ class RoundMessages:
         model = wire.read_choice(reply.content, models) if chooses else request.model
         if request.along is None or size == 1:
             return update, model, False
-        check_norm(update)  # before the projection: what is multiplied is bounded
+        check_norm(update)  # before the projection: its factors are bounded
         is_number = len(update) == 1
         # A site that lost its model sends the whole: the number that it would have sent, to the bit
         number = float(update[0]) if is_number else float(request.along.project(update)[0])

@@ -16,16 +16,16 @@ class RoundReport:
         server_round: from 1.
         asked: the sites that got instructions.
         quorum: updates that are needed.
-        answered: the sites whose reply could be read, used or not.
-        accepted: the sites whose update was used, in row order.
+        answered: the sites with a readable reply, used or not.
+        accepted: the sites of the used updates, in row order.
         rejected: site → why its reply was not used.
         outcome: None where there was no quorum; then the model stays as it was.
-        taken_back: site → by what its updates of earlier rounds count less in the model, by the
-            guard or a revision.
+        taken_back: site → coefficient that the guard or a revision takes off its earlier updates in
+            the model.
         bytes_down: of the instructions to all sites, see :func:`wire.content_bytes`.
         bytes_up: of the replies received, used or not.
-        norms: l2 norms of the updates that were used, in row order; none where a trusted server
-            adds the noise, for these updates have none yet.
+        norms: l2 norms of the updates that were used, in row order; empty with ``noise = server``:
+            not noisy yet.
     """
 
     server_round: int

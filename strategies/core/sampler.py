@@ -1,7 +1,7 @@
 """Sampler of a round's sites, by seed and round.
 
-A site counts what it spends itself (``ledger.py``); the counts here only spare a request that it
-would decline. Nobody's privacy rests on them, and no amplification is claimed.
+A site keeps its own account (``ledger.py``); the counts here only spare a request that it would
+decline. No site's privacy rests on them, and no amplification is claimed.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Sampler:
 
     Attributes:
         state: of the run so far.
-        used_up: why nobody is left to ask, empty while somebody is; the run is at its end then,
-            and complete.
+        used_up: why no site is left to ask, empty while one is; the run is at its end then, and
+            complete.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -62,14 +62,14 @@ class Sampler:
     def public_sites(self, others: Mapping[str, float]) -> frozenset[str]:
         """Return the public sites among all sites so far.
 
-        Whoever is asked in a round, or answers, changes nothing.
+        It does not depend on the sites asked or heard in a round.
 
         Args:
             others: ε of sites that may not have been online in any draw.
         """
-        known = {**others, **self.state.known}
-        mask = _split(tuple(known.values()), self.server.public_split)
-        return frozenset(site for site, loose in zip(known, mask, strict=True) if loose)
+        epsilons = {**others, **self.state.known}
+        mask = _split(tuple(epsilons.values()), self.server.public_split)
+        return frozenset(site for site, loose in zip(epsilons, mask, strict=True) if loose)
 
     def draw(
         self, server_round: int, sites: Sequence[str], epsilons: Mapping[str, float]
@@ -77,15 +77,15 @@ class Sampler:
         """Return the sites to ask, in order; none when all are used up.
 
         ``fraction`` of ``sites`` is drawn from those that have a participation left, or all of
-        these where they are fewer. The run is at its end when nobody is left, when fewer are left
+        these where they are fewer. The run is at its end when no site is left, when fewer are left
         than an explicit ``quorum``, or, with ``require-public``, when no public site is left.
 
         Args:
             server_round: from 1.
             sites: the sites online that take part, in order.
-            epsilons: what they disclosed; read with ``require-public`` alone. Who is public is
-                decided among all sites so far, not among those drawn: among those drawn somebody
-                always has the largest ε.
+            epsilons: the disclosed ε; read with ``require-public`` alone. The public sites are
+                those of all sites so far, not of those drawn: among those drawn one always has the
+                largest ε.
 
         Raises:
             StrategyError: with ``require-public``: no site is public, or none in 51 draws.
@@ -114,7 +114,7 @@ class Sampler:
         if count == len(left):
             return left
         key = [self._seed, server_round, attempt]
-        # The first attempt is what a run without 'require-public' draws.
+        # The first attempt is the draw of a run without 'require-public'.
         generator = np.random.default_rng(key if attempt else key[:2])
         # In the sites' order, which float32 sums depend on.
         return [left[i] for i in sorted(generator.choice(len(left), count, replace=False))]

@@ -18,7 +18,7 @@ BY_LEVEL = ("accuracy", "personal-accuracy")
 
 
 def mean_metrics(
-    found: Mapping[str, Mapping[str, float]], disclosed: Disclosed
+    by_site: Mapping[str, Mapping[str, float]], disclosed: Disclosed
 ) -> dict[str, float]:
     """Return each metric's mean over the sites, by name.
 
@@ -27,23 +27,23 @@ def mean_metrics(
     site is 0). A site that does not disclose its ε is in no level.
 
     Args:
-        found: site → metric → value.
+        by_site: site → metric → value.
         disclosed: site → fact → number.
 
     >>> found = {"a": {"accuracy": 0.5}, "b": {"accuracy": 0.75}}
     >>> mean_metrics(found, {"a": {"epsilon": 1.0}, "b": {"epsilon": 2.0}})
     {'accuracy': 0.625}
     """
-    epsilons = {site: disclosed.get(site, {}).get("epsilon", math.nan) for site in found}
-    groups = {"": list(found)}
+    epsilons = {site: disclosed.get(site, {}).get("epsilon", math.nan) for site in by_site}
+    groups = {"": list(by_site)}
     if math.inf in epsilons.values():
-        groups["-private"] = [site for site in found if math.isfinite(epsilons[site])]
-        groups["-opted-out"] = [site for site in found if math.isinf(epsilons[site])]
+        groups["-private"] = [site for site in by_site if math.isfinite(epsilons[site])]
+        groups["-opted-out"] = [site for site in by_site if math.isinf(epsilons[site])]
     metrics: dict[str, float] = {}
     with np.errstate(over="ignore", invalid="ignore"):  # any finite number is a site's to say
         for group, sites in groups.items():
-            for name in sorted({name for site in sites for name in found[site]}):
-                values = [found[site][name] for site in sites if name in found[site]]
+            for name in sorted({name for site in sites for name in by_site[site]}):
+                values = [by_site[site][name] for site in sites if name in by_site[site]]
                 if not group:
                     metrics[name] = float(np.mean(values))
                 elif name in BY_LEVEL:
@@ -53,7 +53,7 @@ def mean_metrics(
 
 
 def measured_at_sites(
-    found: Mapping[str, Mapping[str, float]], missing: Mapping[str, str], disclosed: Disclosed
+    by_site: Mapping[str, Mapping[str, float]], missing: Mapping[str, str], disclosed: Disclosed
 ) -> SiteMeasures:
     """Return the round's metrics, with their sites.
 
@@ -62,23 +62,23 @@ def measured_at_sites(
     (``site-accuracy-worst``, ``personal-accuracy-worst``, …).
 
     Args:
-        found: site → metric → value.
-        missing: site → why it is not in ``found``.
+        by_site: site → metric → value.
+        missing: site → why it is not in ``by_site``.
         disclosed: site → fact → number.
     """
-    own = {site: {m: facts[m] for m in METRICS if m in facts} for site, facts in found.items()}
+    plain = {site: {m: facts[m] for m in METRICS if m in facts} for site, facts in by_site.items()}
     personal = {
         site: {m: facts[PERSONAL + m] for m in METRICS if PERSONAL + m in facts}
-        for site, facts in found.items()
+        for site, facts in by_site.items()
     }
     counted = {
-        **{name: sum(name in facts for facts in own.values()) for name in METRICS},
-        **counts(own, SITE),
+        **{name: sum(name in facts for facts in plain.values()) for name in METRICS},
+        **counts(plain, SITE),
         **counts(personal, PERSONAL),
     }
     return SiteMeasures(
-        mean_metrics(found, disclosed) | means(own, SITE) | means(personal, PERSONAL),
-        len(found) + len(missing),
+        mean_metrics(by_site, disclosed) | means(plain, SITE) | means(personal, PERSONAL),
+        len(by_site) + len(missing),
         {name: number for name, number in counted.items() if number},
         dict(missing),
     )

@@ -31,7 +31,7 @@ class SavedState:
     """Saved state of a strategy.
 
     Attributes:
-        facts: what JSON can hold, its dictionaries in their order.
+        facts: values that JSON can hold, dictionaries in their order.
         arrays: by their number, which the facts name, each of its own type and shape.
     """
 
@@ -53,15 +53,15 @@ def save_state(value: object, arrays: dict[str, Array]) -> Any:
         arrays[number] = value
         return {"array": number}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+        value = {field_.name: getattr(value, field_.name) for field_ in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise TypeError("a dictionary of a strategy's state has a key that is no text")
-        return {key: save_state(one, arrays) for key, one in value.items()}
+        return {key: save_state(member, arrays) for key, member in value.items()}
     if isinstance(value, tuple | list | set | frozenset):
         # Sets are sorted: the same state has the same text.
         members = sorted(value) if isinstance(value, set | frozenset) else value
-        return [save_state(one, arrays) for one in members]
+        return [save_state(member, arrays) for member in members]
     if value is not None and type(value) not in (bool, int, str) and not isinstance(value, float):
         raise TypeError(f"a strategy's state holds a {type(value).__name__}, which cannot be saved")
     return float(value) if isinstance(value, float) else value
@@ -72,8 +72,8 @@ def load_state(kind: Any, facts: Any, arrays: Mapping[str, Array], like: object 
 
     Args:
         kind: a type, as a dataclass annotates its fields. ``Any`` is the type of ``like``.
-        facts: what was returned.
-        arrays: what was added to.
+        facts: as :func:`save_state` returned them.
+        arrays: as it filled them.
         like: a value of the type, which a new strategy begins with.
 
     Raises:
@@ -82,7 +82,7 @@ def load_state(kind: Any, facts: Any, arrays: Mapping[str, Array], like: object 
     kind = type(like) if kind is Any else kind
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        options = [part for part in parts if part is not type(None)]
+        options = [option for option in parts if option is not type(None)]
         return None if facts is None else load_state(options[0], facts, arrays, like)
     if origin is np.ndarray:
         return arrays[facts["array"]]
@@ -111,17 +111,17 @@ def _load_fields(kind: Any, facts: Any, arrays: Mapping[str, Array], like: objec
 
 def _load_members(origin: Any, parts: Any, facts: Any, arrays: Mapping[str, Array]) -> Any:
     if issubclass(origin, Mapping):
-        return {key: load_state(parts[1], one, arrays) for key, one in facts.items()}
+        return {key: load_state(parts[1], member, arrays) for key, member in facts.items()}
     if not isinstance(facts, list):
         raise TypeError(f"not a {origin.__name__}")
     kinds = parts if origin is tuple and parts[-1] is not Ellipsis else parts[:1] * len(facts)
-    return origin(load_state(k, one, arrays) for k, one in zip(kinds, facts, strict=True))
+    return origin(load_state(k, member, arrays) for k, member in zip(kinds, facts, strict=True))
 
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    found = get_type_hints(kind)
-    return {one.name: found[one.name] for one in dataclasses.fields(kind)}
+    hints = get_type_hints(kind)
+    return {field_.name: hints[field_.name] for field_ in dataclasses.fields(kind)}
 
 
 def keep_strategy(strategy: HDPStrategy) -> SavedState:
@@ -145,10 +145,10 @@ def keep_strategy(strategy: HDPStrategy) -> SavedState:
 def restore_strategy(strategy: HDPStrategy, saved: SavedState) -> None:
     """Restore the state that :func:`keep_strategy` saved, into a new ``strategy``.
 
-    The sampler learns at once who declined the last round, not before the next round.
+    The sampler learns at once of the sites that declined the last round.
 
     Raises:
-        LookupError, TypeError, ValueError, HDPFLError: ``saved`` is not of such a strategy.
+        LookupError, TypeError, ValueError, HDPFLError: ``saved`` is of another strategy.
     """
     facts, arrays = saved.facts, saved.arrays
     strategy.settled = bool(facts["settled"])

@@ -2,7 +2,7 @@
 
 McMahan, Ramage, Talwar and Zhang, Learning Differentially Private Recurrent Language Models (ICLR
 2018) with the adaptive clipping of Andrew et al. (NeurIPS 2021), as FedHDP (TMLR) compares itself
-with: one level, whose ε satisfies the strictest client, opted-out ones included.
+with: one level with the ε of the strictest client, opted-out ones included.
 
 Threat model: see ``level_averaging.py``. Every site discloses its ε.
 """

@@ -130,7 +130,7 @@ class LevelAveraging(HDPStrategy):
         is_sum = self.terms.noise != "server" and self.level_ratio.strip() != AUTO
         return Declaration(frozenset({"epsilon"}), is_weighted_sum=is_sum, is_convex=is_sum)
 
-    # --- what a subclass defines --------------------------------------------------------------
+    # --- defined by a subclass -----------------------------------------------------------------
 
     @abstractmethod
     def menu(self, epsilons: Floats) -> tuple[float, ...]:
@@ -229,7 +229,7 @@ class LevelAveraging(HDPStrategy):
         gauges.update({f"level-{j + 1}-weight": float(w) for j, w in enumerate(weights)})
         gauges.update({f"level-{j + 1}-sites": float(n) for j, n in enumerate(counts)})
         update = mean.astype(np.float32)
-        # What one site of a level counts: the level's weight over what its sum was divided by.
+        # The share of one site of a level: the level's weight over the divisor of its sum.
         shares = np.divide(weights, divisors, out=np.zeros_like(weights), where=divisors > 0)
         outcome = Outcome(update, site_weights(shares, levels), gauges)
         return replace(state, auto=auto), outcome
@@ -241,9 +241,13 @@ class LevelAveraging(HDPStrategy):
         check_tosses(terms, self.server)
         counts = np.bincount(list(level_of.values()), minlength=len(menu)).tolist()
         return make_central_plan(
-            menu, counts, terms.delta, self.server.fraction, terms.rounds,
+            menu,
+            counts,
+            terms.delta,
+            self.server.fraction,
+            terms.rounds,
             BIT_NOISE if settings.clip_lr else 0.0,
-        )  # fmt: skip
+        )
 
     def _admitted(self, levels: Levels, sites: Sequence[str]) -> tuple[Levels, dict[str, str]]:
         """Return the levels with new sites, and reasons against others."""

@@ -52,7 +52,7 @@ def menu_of(spec: str, epsilons: Floats) -> tuple[float, ...]:
 
     Args:
         spec: the setting ``levels``.
-        epsilons: what the sites disclosed, shape ``(n,)``, n ≥ 1.
+        epsilons: the sites' disclosed ε, shape ``(n,)``, n ≥ 1.
 
     Returns:
         The menu in ``spec``; without one, ``inf`` if somebody opted out, and the strictest of the
@@ -133,8 +133,8 @@ def ratio_weights(counts: Floats, ratios: Sequence[float] | Floats) -> Floats:
 def precision_weights(variances: Floats) -> Floats:
     """Return wⱼ ∝ 1/Vⱼ, shape ``(l,)``: least noise, regardless of bias.
 
-    It is what ``auto`` must not be: opted-out clients that are all alike have next to no variance
-    and take all the weight, and the model learns their records alone.
+    ``auto`` must not be this: opted-out clients that are all alike have next to no variance and
+    take all the weight, and the model learns their records alone.
 
     >>> precision_weights(np.array([1.0, 3.0]))
     array([0.75, 0.25])
@@ -175,8 +175,8 @@ def drift_weights(variances: Floats, gaps: Floats, shares: Floats, horizon: floa
     weights = np.zeros(size)
     while True:  # ends: every turn but the last one fixes one more weight at 0
         some = np.flatnonzero(free)
-        # Lagrange: A w = H·G ρ + ν·1, with ν such that Σ w = 1. A weight below 0 is fixed at 0, and
-        # the rest is solved again.
+        # Lagrange: A w = H·G ρ + ν·1, with ν for Σ w = 1. A weight below 0 is fixed at 0, and the
+        # rest is solved again.
         inverse = np.linalg.inv(matrix[np.ix_(some, some)])
         pull = inverse @ (bias @ shares)[some]
         toward = inverse.sum(1)

@@ -48,42 +48,42 @@ def refuse_copies(
         updates: float32, shape ``(n, d)``.
 
     Guarantees:
-        Of exact copies of one round all are refused, for who copied is not known; who sends what
-        it or another site sent in an earlier round is refused alone. Two honest updates of d ≥ 4
-        numbers with noise of their own are taken for copies with probability below 1e-19 (float32
-        has about 2²² values within a standard deviation); of one number each, below 1e-6, and of
-        fewer than four each is compared with those of its round and its own last one alone.
+        Exact copies of one round are all refused, since the copier is not known; a copy of an
+        upload of an earlier round is refused alone. Two honest updates of d ≥ 4 numbers with noise
+        of their own are taken for copies with probability below 1e-19 (float32 has about 2²² values
+        within a standard deviation); of one number each, below 1e-6, and of fewer than four each is
+        compared with those of its round and its own last one alone.
     """
-    found = [_digest(row) for row in updates]
-    often = Counter(digest.tobytes() for digest in found)
+    of_rows = [_digest(row) for row in updates]
+    often = Counter(digest.tobytes() for digest in of_rows)
     distinct = updates.shape[1] >= FEW
     earlier = {site: rows[0 if distinct else -1 :] for site, rows in digests.items()}
-    known = {digest.tobytes() for rows in earlier.values() for digest in rows}
+    earlier_digests = {digest.tobytes() for rows in earlier.values() for digest in rows}
     after, refused = dict(digests), {}
-    for site, row, digest in zip(sites, updates, found, strict=True):
+    for site, row, digest in zip(sites, updates, of_rows, strict=True):
         # Digests of the site's own uploads, shape (k, 2); a repetition of any of them was not
         # noised anew.
-        own = earlier.get(site, np.zeros((0, 2), np.int64))
-        again = bool((own == digest).all(axis=1).any())
+        of_site = earlier.get(site, np.zeros((0, 2), np.int64))
+        again = bool((of_site == digest).all(axis=1).any())
         if not row.any():
             refused[site] = ZEROS
         elif often[digest.tobytes()] > 1:
             refused[site] = COPY
         elif again:
             refused[site] = REPEATS
-        elif distinct and digest.tobytes() in known:
+        elif distinct and digest.tobytes() in earlier_digests:
             refused[site] = COPY
         if not again:
-            after[site] = np.vstack([own, digest] if distinct else [digest])
+            after[site] = np.vstack([of_site, digest] if distinct else [digest])
     return after, refused
 
 
 def cap_weights(weights: Vector, limit: float) -> Vector:
     """Return convex weights of at most ``limit``, shape ``(n,)``.
 
-    Water-filling: what is cut off goes to the sites below the limit, in proportion to their
-    weights, until none exceeds it. Sites without weight share what the others may not take. Where
-    ``limit`` is below 1/n, every weight is 1/n.
+    Water-filling: the weight that is cut off goes to the sites below the limit, in proportion to
+    their weights, until none exceeds it. Sites without weight share the rest. Where ``limit`` is
+    below 1/n, every weight is 1/n.
 
     >>> cap_weights(np.array([0.8, 0.1, 0.1, 0.0]), 0.5)
     array([0.5 , 0.25, 0.25, 0.  ])
@@ -106,7 +106,8 @@ def _digest(row: Rows) -> npt.NDArray[np.int64]:
     """Return a hash's 96 bits as two numbers; −0 counts as 0.
 
     It is the SHA-256 of a CRC of all numbers and of ``_TOLD`` of them: a tenth of the time of the
-    SHA-256 of all. What is forged to look like a copy is refused like one, which harms its sender.
+    SHA-256 of all. An update forged to look like a copy is refused like one, which harms its
+    sender.
     """
     # −0 + 0 = 0: a copy with signs of zeros changed has the same digest.
     numbers = np.ascontiguousarray(row + np.float32(0))

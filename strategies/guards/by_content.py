@@ -1,7 +1,7 @@
 """Guard ``content``: refuses proven liars, and sites by their class rows.
 
-See ``content.py`` for the judgement by public records. The part of a refused site in the class
-rows is taken out whole, and the head is rebuilt from those who stay, where the strategy's steps are
+See ``content.py`` for the judgement by public records. The part of a refused site in the class rows
+is taken out whole, and the head is rebuilt from the sites that stay, where the strategy's steps are
 final and the server's linear.
 """
 
@@ -48,7 +48,7 @@ class ByContentState(ProvenState):
         content: of the sites so far.
         heads: site → its part in the head so far, times the server's rate, float32, shape
             ``(d − head.start,)``.
-        noise: what is kept of the uploads to estimate their noise.
+        noise: memory of the uploads, to estimate their noise.
         coefficients: site → by how much its updates were multiplied in ``given``, summed.
         head_coefficients: likewise in ``heads``.
     """
@@ -88,11 +88,11 @@ class ByContent(ProvingGuard):
 
     def screen(self, updates: RoundUpdates, model: Arrays | None = None) -> RoundUpdates:
         """Return the updates that neither proofs nor their content speak against."""
-        kept = super().screen(updates, model)
-        kept = self._without_proven(kept)
-        if self._public is not None and kept.sites:
-            return self._judge(kept, self._public, model or {})
-        return kept
+        accepted = super().screen(updates, model)
+        accepted = self._without_proven(accepted)
+        if self._public is not None and accepted.sites:
+            return self._judge(accepted, self._public, model or {})
+        return accepted
 
     def _judge(self, updates: RoundUpdates, records: PublicRecords, model: Arrays) -> RoundUpdates:
         """Return the accepted updates, with the noise for their weights.
@@ -100,7 +100,7 @@ class ByContent(ProvingGuard):
         A row that is too long is shortened where it lies.
         """
         terms, most = self._terms, self._most
-        noise, found = track(
+        noise, estimate = track(
             self.state.noise,
             updates.server_round,
             updates.sites,
@@ -109,11 +109,11 @@ class ByContent(ProvingGuard):
             updates.head,
         )
         self.state, public = replace(self.state, noise=noise), records.means(model)
-        updates = replace(updates, noise=found)
+        updates = replace(updates, noise=estimate)
         if public is not None:
             judged = judge_content(
                 self.state.content,
-                _uploads(updates, found, terms),
+                _uploads(updates, estimate, terms),
                 records.head,
                 public,
                 Content(most, terms.rounds),
@@ -141,7 +141,7 @@ class ByContent(ProvingGuard):
         self._gauges["precision_bounded"] = (variances > estimated).astype(np.float64)
         return replace(updates, noise=replace(updates.noise, variances=variances))
 
-    def reweigh(self, outcome: Outcome, kept: RoundUpdates, rate: float = 1.0) -> Outcome:
+    def reweigh(self, outcome: Outcome, accepted: RoundUpdates, rate: float = 1.0) -> Outcome:
         """Return the outcome less the refused sites' parts."""
         self.taken_back, gauges = {}, self._gauges
         update = outcome.update
@@ -157,25 +157,25 @@ class ByContent(ProvingGuard):
             if gone:
                 gauges["taken_back"] = float(len(gone))
                 update = update + self._restored(gone, start, len(update)) / np.float32(rate)
-            self._add_parts(outcome, kept, start, rate)
-            self._add_coefficients(outcome, kept, rate)
-        return super().reweigh(replace(outcome, update=update), kept, rate)
+            self._add_parts(outcome, accepted, start, rate)
+            self._add_coefficients(outcome, accepted, rate)
+        return super().reweigh(replace(outcome, update=update), accepted, rate)
 
     def _take(self, site: str, start: int, size: int) -> npt.NDArray[np.float32]:
         """Remove and return the site's part in the model, shape ``(d,)``."""
         given, heads = dict(self.state.given), dict(self.state.heads)
-        part = np.zeros(size, np.float32)
-        part[start:] = heads.pop(site, np.float32(0))
-        part[:start] = given.pop(site, np.float32(0))
+        removed = np.zeros(size, np.float32)
+        removed[start:] = heads.pop(site, np.float32(0))
+        removed[:start] = given.pop(site, np.float32(0))
         self.state = replace(self.state, given=given, heads=heads)
-        return part
+        return removed
 
     def _restored(self, gone: Collection[str], start: int, size: int) -> npt.NDArray[np.float32]:
         """Return the update that rebuilds the head, shape ``(d,)``.
 
-        Their parts times Ω/(Ω − ω), with ω of all coefficients Ω those of who is ``gone``: the
-        head is then what the weights of those who stay make of them, each as large as if it had
-        been one of theirs. At most twice their parts, for their noise grows with them.
+        The remaining sites' parts times Ω/(Ω − ω), with ω of all coefficients Ω those of ``gone``:
+        the head is then the weighted sum of the remaining sites alone, with the weights of the
+        others shared among them. At most twice their parts, for their noise grows with them.
         """
         restored, state = np.zeros(size, np.float32), self.state
         coefficients = state.head_coefficients
@@ -202,10 +202,10 @@ class ByContent(ProvingGuard):
         of_head = self.state.head_coefficients.get(site, 0.0)
         return head * of_head + (1 - head) * self.state.coefficients.get(site, 0.0)
 
-    def _add_coefficients(self, outcome: Outcome, kept: RoundUpdates, rate: float) -> None:
+    def _add_coefficients(self, outcome: Outcome, accepted: RoundUpdates, rate: float) -> None:
         """Add this round's coefficients of removable parts; drop others."""
         weights = (rate * outcome.scale * outcome.weights).tolist()
-        of_round, state = dict(zip(kept.sites, weights, strict=True)), self.state
+        of_round, state = dict(zip(accepted.sites, weights, strict=True)), self.state
 
         def with_round(before: dict[str, float], parts: Parts) -> dict[str, float]:
             return {site: before.get(site, 0.0) + of_round.get(site, 0.0) for site in parts}
@@ -216,25 +216,25 @@ class ByContent(ProvingGuard):
             head_coefficients=with_round(state.head_coefficients, state.heads),
         )
 
-    def _add_parts(self, outcome: Outcome, kept: RoundUpdates, start: int, rate: float) -> None:
+    def _add_parts(self, outcome: Outcome, accepted: RoundUpdates, start: int, rate: float) -> None:
         """Add this round's parts to those that can be taken out.
 
         Every site's in the head; before it those of the sites with the largest scores, as many as
-        may lie, for each is as large as the model. A site that is not in ``kept`` stays as it is.
+        may lie, for each is as large as the model. A site not in ``accepted`` stays.
         """
-        sums = np.broadcast_to(self._gauges.get("content", 0.0), len(kept.sites))
+        sums = np.broadcast_to(self._gauges.get("content", 0.0), len(accepted.sites))
         # Stable: of equal scores the first sites, in every process the same.
         most = np.argsort(-sums, kind="stable")[: self._most]
-        suspects = {kept.sites[i]: i for i in most if sums[i] > 0}
-        gone = set(kept.sites) - set(suspects)
-        given = {site: part for site, part in self.state.given.items() if site not in gone}
+        suspects = {accepted.sites[i]: i for i in most if sums[i] > 0}
+        gone = set(accepted.sites) - set(suspects)
+        given = {site: in_model for site, in_model in self.state.given.items() if site not in gone}
         heads = dict(self.state.heads)
-        for i, site in enumerate(kept.sites):
-            part = np.float32(rate) * part_of(outcome, i, kept.updates[i])
-            head = part[start:].copy()
+        for i, site in enumerate(accepted.sites):
+            in_model = np.float32(rate) * part_of(outcome, i, accepted.updates[i])
+            head = in_model[start:].copy()
             heads[site] = heads[site] + head if site in heads else head
             if site in suspects and start:
-                body = part[:start]
+                body = in_model[:start]
                 given[site] = body + given[site] if site in given else body
         self.state = replace(self.state, given=given, heads=heads)
 
@@ -243,10 +243,10 @@ def _uploads(updates: RoundUpdates, noise: NoiseEstimate, terms: RunTerms) -> Up
     """Return the judged updates: those of estimated noise."""
     nothing = np.full(len(updates.sites), np.nan)
     facts = (updates.disclosed.get(fact, nothing) for fact in ("batch-size", "declared-records"))
-    found = local_steps(terms, *facts)
+    steps = local_steps(terms, *facts)
     return Uploads(
         updates.sites,
         updates.updates,
         np.where(noise.identified | (noise.pairs > 0), noise.variances, np.inf),
-        np.where(found.known, found.counts, np.nan),
+        np.where(steps.known, steps.counts, np.nan),
     )

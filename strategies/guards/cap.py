@@ -35,25 +35,25 @@ class Cap(ProvingGuard):
 
     def screen(self, updates: RoundUpdates, model: Arrays | None = None) -> RoundUpdates:
         """Return the updates without zeros, copies and proven liars."""
-        kept = super().screen(updates, model)
-        return self._without_proven(kept)
+        accepted = super().screen(updates, model)
+        return self._without_proven(accepted)
 
-    def reweigh(self, outcome: Outcome, kept: RoundUpdates, rate: float = 1.0) -> Outcome:
+    def reweigh(self, outcome: Outcome, accepted: RoundUpdates, rate: float = 1.0) -> Outcome:
         """Return the outcome with bounded weights, and ``capped``."""
-        bounded = _capped(outcome, kept)
+        bounded = _capped(outcome, accepted)
         is_cut = bounded.weights < outcome.weights * (1 - 1e-9)
         self._gauges = {"capped": is_cut.astype(np.float64)}
-        return super().reweigh(bounded, kept, rate)
+        return super().reweigh(bounded, accepted, rate)
 
 
-def _capped(outcome: Outcome, kept: RoundUpdates) -> Outcome:
+def _capped(outcome: Outcome, accepted: RoundUpdates) -> Outcome:
     """Return the outcome with no weight above ``CAP``/n, in any class row."""
-    limit, rows = CAP / len(kept.sites), outcome.row_weights
+    limit, rows = CAP / len(accepted.sites), outcome.row_weights
     if rows is not None:
         shares = np.array([cap_weights(block, limit) for block in rows.shares])
         rows = replace(rows, shares=shares)
-        capped = by_rows(rows, weighted_rows(rows, kept.updates), outcome.gauges)
+        capped = by_rows(rows, weighted_rows(rows, accepted.updates), outcome.gauges)
         return replace(capped, group=outcome.group)
     weights = cap_weights(outcome.weights, limit)
-    update = weighted_sum(outcome.scale * weights, kept.updates)
+    update = weighted_sum(outcome.scale * weights, accepted.updates)
     return replace(outcome, update=update, weights=weights)

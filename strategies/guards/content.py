@@ -1,23 +1,23 @@
 """Guard ``content``: each site's head rows, judged with public records.
 
 Norms, distances and votes do not find poison that is quiet and well-formed, and under label skew
-they mistake honest sites for it. What honest training cannot do, whatever labels a site holds, is
-to teach that records of class a are of class c, or to unteach class a by records of class a
-(``head_content.py``). So each site is judged by itself, from sums over its uploads: of the last one
-(ρ = 0), of the recent ones (S ← ρS + rows, ρ = .7) and of all (ρ = 1).
+they mistake honest sites for it. Whatever its labels, honest training never moves records of class
+a towards class c, nor lowers a's score on them (``head_content.py``). So each site is judged by
+itself, from sums over its uploads: of the last one (ρ = 0), of the recent ones (S ← ρS + rows,
+ρ = .7) and of all (ρ = 1).
 
 - **Poison.** A content beyond ``TOLERANCE`` of the site's largest one on the wrong side of 0, by
   more standard errors than noise explains. Of sums alone that the public means explain: records of
-  another distribution (turned images) have no content in them, nor has what a model still learns
-  when it has learned the means.
-- **Undone.** Rows against the contrast of the classes: the site undoes what its classes teach.
-- **Idle.** A site whose rows move far less than the quieter sites' do in as many steps would take
+  another distribution (turned images) have no content in them, nor have the later steps of a model
+  that has learned the means.
+- **Undone.** Rows against the contrast of the classes: the site undoes the teaching of its classes.
+- **Idle.** A site with rows that move far less than the quieter sites' in as many steps would take
   the weight of a strategy that trusts quiet updates, and stop the learning. Where steps are known.
 
 These are suspicion: ``max-liars`` bounds how many are refused over a run, and never half of a
-round. Whoever is refused stays so. Beside that, the steps of a site that moves far more than the
-others are shortened, and no site counts for more than ``QUIETEST`` times as precise as the one that
-is quietest but for those that may still lie.
+round. A refusal stays. Beside that, the steps of a site that moves far more than the others are
+shortened, and no site counts for more than ``QUIETEST`` times as precise as the one that is
+quietest but for those that may still lie.
 
 Thresholds: with Gaussian noise and honest training that no tolerance misjudges, a run refuses any
 honest site with probability below ``FALSE_ALARMS``: a union over windows, rounds, sites and pairs,
@@ -25,9 +25,9 @@ half of it for contents, a quarter each for the contrast and for idleness. The n
 quantiles are Student's, of as many degrees of freedom as silent sums were seen at least.
 
 Known limits: f liars that mirror the f quietest sites are resolved only down to about 1/√(t·P) of
-a step, P the summed precision of the rest and t the rounds. Labels changed within what a site could
-plausibly hold cannot be told from honest ones without trusted records. Poison in a network's body,
-or beside the classes' means, is bounded by its length alone.
+a step, P the summed precision of the rest and t the rounds. Labels changed within a
+plausible mixture cannot be told from honest ones without trusted records. Poison in a network's
+body, or beside the classes' means, is bounded by its length alone.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Uploads:
         sites: names that stay the same over the run.
         updates: float32, shape ``(n, d)``.
         noise: σ̂² of a coordinate of each, shape ``(n,)``; infinite: not known, and not judged.
-        steps: local steps of each, shape ``(n,)``, NaN where not known; None: nobody's is.
+        steps: local steps of each, shape ``(n,)``, NaN where not known; None: all unknown.
     """
 
     sites: Sequence[str]
@@ -173,9 +173,9 @@ class Judgement:
     Attributes:
         state: after the round.
         refused: site → why.
-        factors: what each update is to be multiplied by, 1 for nearly all, shape ``(n,)``.
-        scores: the most that there is against each site, over what refuses it, shape ``(n,)``.
-        fits: whose rows of all rounds the public means explain, shape ``(n,)``.
+        factors: of each update, 1 for nearly all, shape ``(n,)``.
+        scores: the largest evidence against each site, over its threshold, shape ``(n,)``.
+        fits: whether the public means explain a site's rows of all rounds, shape ``(n,)``.
     """
 
     state: ContentState
@@ -212,10 +212,10 @@ def bounded_precision(variances: Floats, suspects: int) -> Floats:
     >>> bounded_precision(np.array([1.0, 8.0, 16.0, 20.0]), 1)
     array([ 2.,  8., 16., 20.])
     """
-    known = np.sort(variances[np.isfinite(variances)])
-    if not len(known):
+    finite = np.sort(variances[np.isfinite(variances)])
+    if not len(finite):
         return variances
-    least = known[min(suspects, (len(known) - 1) // 2)] / QUIETEST
+    least = finite[min(suspects, (len(finite) - 1) // 2)] / QUIETEST
     bounded: Floats = np.maximum(variances, least)
     return bounded
 
@@ -234,59 +234,66 @@ def judge_content(
 
     Guarantees:
         At most ``settings.max_liars`` sites are refused over the run, and less than half of a
-        round. Who was refused stays so.
+        round. A refusal stays.
     """
     sites, noise = uploads.sites, uploads.noise
     rows = head_rows(uploads.updates, head)
     after = state.with_places(sites, rows.shape[1], rows.shape[2])
-    at = np.array([after.places[site] for site in sites])
+    places = np.array([after.places[site] for site in sites])
     measured = np.isfinite(noise) & (noise > 0)
     steps = np.full(len(sites), np.nan) if uploads.steps is None else uploads.steps
     with one_thread():
-        _add(after, at[measured], rows[measured], noise[measured] / copies_of(head), public)
-        after.steps[at[measured]] += steps[measured]
-        found = _RoundContent(after, at, head, public, settings)
-        scores, reasons = found.scores()
+        _add(after, places[measured], rows[measured], noise[measured] / copies_of(head), public)
+        after.steps[places[measured]] += steps[measured]
+        of_round = _RoundContent(after, places, head, public, settings)
+        scores, reasons = of_round.scores()
     scores[~measured] = 0
-    before = [int(after.refused[i]) for i in at]
+    before = [int(after.refused[i]) for i in places]
     refused = {s: REASONS[r - 1] for s, r in zip(sites, before, strict=True) if r}
     left = settings.max_liars - int(np.count_nonzero(after.refused))
     left = min(left, (len(sites) - 1) // 2 - len(refused))
     for i in np.argsort(-scores, kind="stable"):
         if left > 0 and scores[i] > 1 and sites[i] not in refused:
-            after.refused[at[i]] = 1 + reasons[i]
+            after.refused[places[i]] = 1 + reasons[i]
             refused[sites[i]] = REASONS[reasons[i]]
             left -= 1
-    return Judgement(after, refused, found.factors(), scores, found.fit.fits)
+    return Judgement(after, refused, of_round.factors(), scores, of_round.fit.fits)
 
 
-def _add(state: ContentState, at: Ints, rows: Floats, noise: Floats, public: PublicMeans) -> None:
+def _add(
+    state: ContentState, places: Ints, rows: Floats, noise: Floats, public: PublicMeans
+) -> None:
     """Add a round's rows to the sums; ``state`` is changed in place."""
     content = rows @ public.inverse
     against = -np.sum(rows * public.contrast, axis=(1, 2))
-    for window, kept in enumerate(WINDOWS):
+    for window, decay in enumerate(WINDOWS):
         for sums, new, factor in (
-            (state.content, content, kept),
-            (state.content_noise, noise[:, None] * public.noise, kept**2),
-            (state.against, against, kept),
-            (state.noise, noise, kept**2),
-            (state.rows, rows, kept),
+            (state.content, content, decay),
+            (state.content_noise, noise[:, None] * public.noise, decay**2),
+            (state.against, against, decay),
+            (state.noise, noise, decay**2),
+            (state.rows, rows, decay),
         ):
-            sums[at, window] = factor * sums[at, window] + new
-    state.uploads[at] += 1
+            sums[places, window] = factor * sums[places, window] + new
+    state.uploads[places] += 1
 
 
 class _RoundContent:
     """One round's sites, by their sums up to it."""
 
     def __init__(
-        self, state: ContentState, at: Ints, head: Head, public: PublicMeans, settings: Content
+        self, state: ContentState, places: Ints, head: Head, public: PublicMeans, settings: Content
     ) -> None:
-        self.state, self.at, self.public, self.settings = state, at, public, settings
+        self.state, self.at, self.public, self.settings = state, places, public, settings
         self.copies = copies_of(head)
         fits = [
             fit_to_public(
-                state.rows[at, window], state.noise[at, window], public, FOREIGN, SURE, self.copies
+                state.rows[places, window],
+                state.noise[places, window],
+                public,
+                FOREIGN,
+                SURE,
+                self.copies,
             )
             for window in range(len(WINDOWS))
         ]
@@ -294,36 +301,36 @@ class _RoundContent:
         self.explained, self.fit = np.stack([fit.fits for fit in fits], axis=1), fits[-1]
         # The standard deviation of a coordinate of the summed rows, and of how many of them the
         # length along the means is.
-        self.chance = np.sqrt(state.noise[at, -1] * self.copies)
+        self.chance = np.sqrt(state.noise[places, -1] * self.copies)
         self.free = head.classes * public.span.shape[1]
-        self.freedom = _freedom(head, state.uploads[at])
+        self.freedom = _freedom(head, state.uploads[places])
         self.expected = self._expected()
 
     def scores(self) -> tuple[Floats, Ints]:
         """Return the greatest evidence against each site, relative to its level, and the reason."""
-        state, at = self.state, self.at
+        state, places = self.state, self.at
         tests = len(WINDOWS) * self.settings.rounds * len(state.places)
         pairs = state.content.shape[-1] ** 2
         poison = content_scores(
-            state.content[at], np.maximum(state.content_noise[at], _TINY), TOLERANCE
+            state.content[places], np.maximum(state.content_noise[places], _TINY), TOLERANCE
         ).max(axis=(2, 3))
-        explained = np.linalg.norm(state.content[at] @ self.public.means, axis=(2, 3))
-        spread = np.sqrt(np.maximum(state.noise[at] * self.copies, _TINY))
-        undone = ((state.against[at] - AGAINST * explained) / spread).max(axis=1)
+        explained = np.linalg.norm(state.content[places] @ self.public.means, axis=(2, 3))
+        spread = np.sqrt(np.maximum(state.noise[places] * self.copies, _TINY))
+        undone = ((state.against[places] - AGAINST * explained) / spread).max(axis=1)
         level = np.array([alarm_level(4 * tests, freedom) for freedom in self.freedom])
         higher = np.array([alarm_level(2 * tests * pairs, freedom) for freedom in self.freedom])
         # Of noise alone the length has mean below √free, and exceeds it by z with a probability
         # below that of a normal number: it is a Lipschitz function of it.
         room = self.chance * (math.sqrt(self.free) + level)
         short = IDLE * self.expected[0] - self.fit.explained
-        found = np.stack(
+        evidence = np.stack(
             [
                 np.where(self.explained, poison, 0.0).max(axis=1) / higher,
                 undone / level,
                 np.nan_to_num(short / np.maximum(room, _TINY), nan=0.0),
             ]
         )
-        return np.maximum(found.max(axis=0), 0), found.argmax(axis=0)
+        return np.maximum(evidence.max(axis=0), 0), evidence.argmax(axis=0)
 
     def factors(self) -> Floats:
         """Return factors that shorten long updates to the usual length."""
@@ -337,27 +344,27 @@ class _RoundContent:
         """Return bounds on the length of honest sites' sums, shape (2, n).
 
         By the median of the quieter half of the sites: a step of theirs times the site's steps, or
-        the median site's steps where these are fewer, or more: what many steps add gets less.
-        NaN and infinite where nothing is known.
+        the median site's steps where these are fewer, or more: later steps add less. NaN and
+        infinite where nothing is known.
         """
-        state, at = self.state, self.at
-        steps, uploads = state.steps[at], np.maximum(state.uploads[at], 1)
-        judged = (state.refused[at] == 0) & (state.noise[at, -1] > 0)
-        known = np.isfinite(steps) & (steps > 0)
-        if 2 * known.sum() >= len(at):
-            judged &= known
+        state, places = self.state, self.at
+        steps, uploads = state.steps[places], np.maximum(state.uploads[places], 1)
+        judged = (state.refused[places] == 0) & (state.noise[places, -1] > 0)
+        has_steps = np.isfinite(steps) & (steps > 0)
+        if 2 * has_steps.sum() >= len(places):
+            judged &= has_steps
         else:
-            known = np.zeros(len(at), np.bool_)
-        counts = np.where(known, steps, uploads)
+            has_steps = np.zeros(len(places), np.bool_)
+        counts = np.where(has_steps, steps, uploads)
         if judged.sum() < _FEWEST:
-            return np.stack([np.full(len(at), np.nan), np.full(len(at), np.inf)])
+            return np.stack([np.full(len(places), np.nan), np.full(len(places), np.inf)])
         a_step = self.chance / counts
         quiet = judged & (a_step <= np.median(a_step[judged]))
         least = np.median(self._length(-SURE)[quiet] / counts[quiet])
         most = np.median(self._length(SURE)[quiet] / counts[quiet])
         usual = np.median(counts[judged] / uploads[judged]) * uploads
-        low = np.where(known, least * np.minimum(counts, usual), np.nan)
-        high = most * np.maximum(counts, usual) * np.where(known, 1.0, WIDEST)
+        low = np.where(has_steps, least * np.minimum(counts, usual), np.nan)
+        high = most * np.maximum(counts, usual) * np.where(has_steps, 1.0, WIDEST)
         return np.stack([low, high])
 
     def _length(self, sure: float) -> Floats:

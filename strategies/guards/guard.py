@@ -39,7 +39,7 @@ class ProvenState(CopiesState):
     """State of a guard that refuses proven liars.
 
     Attributes:
-        proof: what is proven, and what proofs rest on.
+        proof: the proofs, and the data that they rest on.
     """
 
     proof: ProofState = field(default_factory=ProofState)
@@ -93,8 +93,8 @@ class Guard:
         The rows that stay are moved together where they lie, for the server holds one copy of the
         updates: after a refusal ``updates`` is not to be used any more.
 
-        With ``noise = server`` all of them: there no client's part may depend on what another one
-        sends, and a clipped update of zeros or a copy is no worse than any other.
+        With ``noise = server`` all of them: there no client's part may depend on another one's
+        update, and a clipped update of zeros or a copy is no worse than any other.
         """
         del model
         if not self._screens:
@@ -104,16 +104,16 @@ class Guard:
         self._gauges = {}
         return without(updates, self.refused)
 
-    def reweigh(self, outcome: Outcome, kept: RoundUpdates, rate: float = 1.0) -> Outcome:
-        """Return the outcome on ``kept``, bounded, with gauges.
+    def reweigh(self, outcome: Outcome, accepted: RoundUpdates, rate: float = 1.0) -> Outcome:
+        """Return the outcome on ``accepted``, bounded, with gauges.
 
         ``rate`` is the server's, by which the outcome will be multiplied.
 
         The journal's ``weights`` are those that the aggregate was made with; ``capped`` is 1 where
-        a weight was cut; ``taken_back`` counts the refused whose earlier part in the model ends
-        with this update.
+        a weight was cut; ``taken_back`` counts the refused sites that lose their earlier part in
+        the model with this update.
         """
-        del kept, rate
+        del accepted, rate
         return replace(outcome, gauges={**outcome.gauges, **self._gauges})
 
 
@@ -129,11 +129,11 @@ class ProvingGuard(Guard):
     def _without_proven(self, updates: RoundUpdates) -> RoundUpdates:
         if not (self._screens and updates.sites):
             return updates
-        proof, found = refuse_proven(
+        proof, proven = refuse_proven(
             self.state.proof, updates.sites, updates.updates, self._floor, updates.head
         )
-        self.state, self.refused = replace(self.state, proof=proof), self.refused | found
-        return without(updates, found)
+        self.state, self.refused = replace(self.state, proof=proof), self.refused | proven
+        return without(updates, proven)
 
 
 def without(updates: RoundUpdates, refused: dict[str, str]) -> RoundUpdates:

@@ -47,7 +47,7 @@ class ProofState:
     Attributes:
         coordinates: of an update, those that sketches consist of; None before the first round.
         sketches: site → its last upload at these coordinates.
-        shared: sites whose noise was proven to be another's, sorted.
+        shared: sites with proven noise of another, sorted.
     """
 
     coordinates: Ints | None = None
@@ -95,8 +95,8 @@ def refuse_proven(
     if head is not None and silent is not None:
         lengths = np.sqrt([square_sum(row[head.start :]) for row in updates])
         pairs += shared_noise(silent, lengths, floor.rounds)
-    found = {sites[i] for pair in pairs for i in pair}
-    after = ProofState(after.coordinates, after.sketches, tuple(sorted({*state.shared, *found})))
+    sharing = {sites[i] for pair in pairs for i in pair}
+    after = ProofState(after.coordinates, after.sketches, tuple(sorted({*state.shared, *sharing})))
     return after, refused | {site: SHARED for site in sites if site in after.shared}
 
 

@@ -65,12 +65,12 @@ class PublicRecords:
             return self._fixed
         terms, task, records = self._terms, task_for(self._terms), self._records
         features = last_inputs(terms.model, task, dict(model), records.features)
-        found = public_means(features, records.targets.astype(np.int64), task.classes)
+        means = public_means(features, records.targets.astype(np.int64), task.classes)
         if (
             terms.model == "logreg" and not task.body
         ):  # its features are the records', for any model
-            self._fixed = found
-        return found
+            self._fixed = means
+        return means
 
 
 def _records_of(config: RunConfig, task: Task) -> tuple[Records, str]:

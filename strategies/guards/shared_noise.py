@@ -51,9 +51,9 @@ def shared_noise(silent: npt.NDArray[np.float32], norms: Matrix, rounds: int) ->
     audible = lengths > HUSH * norms
     # Rows of unit length; a row without noise becomes zeros, which are like no other.
     unit = np.where(audible, 1 / np.where(audible, lengths, 1), 0)[:, None] * rows
-    found: Matrix = unit @ unit.T
+    cosines: Matrix = unit @ unit.T
     least = max(_chance_cosine(silent.shape[1], len(rows), rounds), NEAR)
-    return _pairs(np.abs(found) > least) if 1 - least > _ROUNDING else []
+    return _pairs(np.abs(cosines) > least) if 1 - least > _ROUNDING else []
 
 
 def too_near(gram: Matrix, size: int, floor: float, rounds: int) -> Pairs:
@@ -87,8 +87,8 @@ def too_near(gram: Matrix, size: int, floor: float, rounds: int) -> Pairs:
 def _chance_cosine(size: int, sites: int, rounds: int) -> float:
     """Return a chance bound on the |cosine| of two directions of ``size`` coordinates.
 
-    In none of the pairs of ``sites`` in none of the ``rounds``, but with ``FALSE_ALARMS``: c² is
-    distributed as Beta(½, (p − 1)/2).
+    False-alarm probability over all pairs and rounds: ``FALSE_ALARMS``. c² is distributed as
+    Beta(½, (p − 1)/2).
 
     >>> round(_chance_cosine(200, 20, 12), 2), round(_chance_cosine(10**6, 20, 12) * 10**3, 2)
     (0.42, 6.24)

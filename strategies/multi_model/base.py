@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.linalg.sums import exact_sum
 from hdpfl_flower.privacy.noise import RandomStream
@@ -45,12 +44,9 @@ class MultiModel(HDPStrategy):
 
     A subclass writes ``initial_groups``; ``update_groups``, ``request_training`` and
     ``model_of_site`` where its groups change, or where a client does not train its group's model.
-
-    Attributes:
-        weighting: the strategy whose weights are used within a group.
     """
 
-    weighting: ClassVar[type[HDPStrategy]] = FedAvg
+    weighting = FedAvg
     several_models = True
 
     def __init__(self, config: RunConfig) -> None:
@@ -60,11 +56,9 @@ class MultiModel(HDPStrategy):
             StrategyError: terms that are for one model alone.
         """
         check_terms(self.complete_terms(config.terms), config.server)
-        self._weighting = self.weighting(config)
         super().__init__(config)
-        self._weighting.sampler = self.sampler
 
-    # --- what a strategy with several models writes --------------------------------------------
+    # --- written by a strategy with several models ---------------------------------------------
 
     @abstractmethod
     def initial_groups(self, state: Any, updates: RoundUpdates) -> tuple[Any, Assignment]:
@@ -84,24 +78,13 @@ class MultiModel(HDPStrategy):
 
     def model_of_site(self, state: Any, site: str) -> int:
         """Return a site's model; without a group, the largest group's."""
-        known: int = state.group_of(site)
-        return state.largest_group if known == UNKNOWN else known
-
-    # --- the hooks of HDPStrategy --------------------------------------------------------------
-
-    @classmethod
-    def complete_terms(cls, terms: RunTerms) -> RunTerms:
-        """Return the terms as the strategy that weighs completes them."""
-        return super().complete_terms(cls.weighting.complete_terms(terms))
+        group: int = state.group_of(site)
+        return state.largest_group if group == UNKNOWN else group
 
     def declare(self) -> Declaration:
         """Declare the weighting's facts; a weighted sum per group."""
         inner = self._weighting.declare()
         return Declaration(inner.required_facts, inner.optional_facts)
-
-    def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """Return the terms as the strategy that weighs proposes them."""
-        return self._weighting.propose(terms, disclosed)
 
     def initial_state(self, disclosed: Disclosed | None = None) -> Any:
         """Return a state without groups; subclasses with another state override it."""
@@ -126,28 +109,31 @@ class MultiModel(HDPStrategy):
         """
         is_first = not state.models
         group_by = self.initial_groups if is_first else self.update_groups
-        after, found = group_by(state, updates)
+        after, assignment = group_by(state, updates)
         inner, outcome = self._weighting.combine(state.weighting, updates, noise)
         if is_first:  # round 1 may have batches of another size: no noise to learn from
             inner = self._weighting.initial_state()
-        trained = zip(updates.sites, found.group.tolist(), strict=True)
+        trained = zip(updates.sites, assignment.group.tolist(), strict=True)
         after = replace(
-            after, models=found.models, groups={**after.groups, **dict(trained)}, weighting=inner
+            after,
+            models=assignment.models,
+            groups={**after.groups, **dict(trained)},
+            weighting=inner,
         )
-        weights = weights_within(outcome.weights, found.group)
+        weights = weights_within(outcome.weights, assignment.group)
         # A model without training in this round has a step of 0.
-        steps = np.zeros((found.models, updates.updates.shape[1]), np.float32)
-        for group in np.unique(found.group):
-            rows = np.flatnonzero(found.group == group)
+        steps = np.zeros((assignment.models, updates.updates.shape[1]), np.float32)
+        for group in np.unique(assignment.group):
+            rows = np.flatnonzero(assignment.group == group)
             steps[group] = exact_sum(weights[rows], updates.updates, rows)
         gauges = {
             **outcome.gauges,
-            **found.gauges,
-            "cluster": found.group.astype(np.float64),
-            "clusters": float(found.models),
+            **assignment.gauges,
+            "cluster": assignment.group.astype(np.float64),
+            "clusters": float(assignment.models),
         }
         from_first = self.is_common(state)
-        return after, Outcome(steps, weights, gauges, group=found.group, from_first=from_first)
+        return after, Outcome(steps, weights, gauges, group=assignment.group, from_first=from_first)
 
     def is_common(self, state: Any) -> bool:
         """Return whether all clients train one model, the start of new models."""

@@ -81,26 +81,26 @@ def weights_within(weights: npt.NDArray[np.float64], group: Groups) -> npt.NDArr
     # The sum of each client's own group, shape (n,).
     totals = np.bincount(group, weights)[group]
     equal = 1 / np.bincount(group)[group]
-    found: npt.NDArray[np.float64] = np.where(
+    normalised: npt.NDArray[np.float64] = np.where(
         totals > 0, weights / np.where(totals > 0, totals, 1), equal
     )
-    return found
+    return normalised
 
 
-def is_trusted(found: Clusters, settings: ClusterSettings) -> bool:
+def is_trusted(clusters: Clusters, settings: ClusterSettings) -> bool:
     """Return whether clients may be separated by these clusters.
 
     Where labels could not be tested, the operator's statement that there are groups is needed.
     """
-    return found.separated and (found.claim != UNCHECKED or settings.clusters > 0)
+    return clusters.separated and (clusters.claim != UNCHECKED or settings.clusters > 0)
 
 
-def claim_gauges(found: Clusters, trusted: bool) -> dict[str, float | npt.NDArray[np.float64]]:
+def claim_gauges(clusters: Clusters, trusted: bool) -> dict[str, float | npt.NDArray[np.float64]]:
     """Return clusters for the journal: ``clusters_label_skew`` is NaN where not tested."""
-    skew = math.nan if found.claim == UNCHECKED else float(found.claim == LABEL_SKEW)
+    skew = math.nan if clusters.claim == UNCHECKED else float(clusters.claim == LABEL_SKEW)
     return {
-        "clusters_mss": found.mss,
-        "clusters_mpo": found.mpo,
+        "clusters_mss": clusters.mss,
+        "clusters_mpo": clusters.mpo,
         "clusters_separated": float(trusted),
         "clusters_label_skew": skew,
     }
@@ -136,7 +136,7 @@ def check_terms(terms: RunTerms, server: ServerTerms) -> None:
         "noise": (terms.noise != "records", "each site noises its own steps: leave 'noise' out"),
         "guard": (server.guard != "none", "a guard compares updates of one model: leave it out"),
         "second": (terms.has_second_model, "it is pulled to one global model: take 'ditto'"),
-    }  # fmt: skip
+    }
     for key, (is_wrong, remedy) in wrong.items():
         if is_wrong:
             raise StrategyError(f"'{key}' does not go with '{terms.strategy}': {remedy}")

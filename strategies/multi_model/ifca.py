@@ -83,9 +83,9 @@ class IFCA(MultiModel):
 
     def update_groups(self, state: Any, updates: RoundUpdates) -> tuple[Any, Assignment]:
         """Return the groups as trained; choices count as votes."""
-        state, found = super().update_groups(state, updates)
-        state, chose = count_votes(state, updates, found.group)
-        return state, replace(found, gauges={"chose": chose})
+        state, assignment = super().update_groups(state, updates)
+        state, chose = count_votes(state, updates, assignment.group)
+        return state, replace(assignment, gauges={"chose": chose})
 
     def model_of_site(self, state: ChoiceState, site: str) -> int:
         """Return the model with the most votes; before any choice, a random one."""

@@ -3,27 +3,25 @@
 Ours. R-DPCFL (Malekmohammadi, Taik and Farnadi, TMLR 2025) finds clusters in exact first updates,
 from all of a site's records at once, and lets sites choose privately later; both are paid for with
 noise in all other rounds, and with few records the first updates show nothing. Here the sites train
-one model by ordinary rounds. What a group would do beyond the common model is much the same in each
+one model by ordinary rounds. A group's own move beyond the common model is much the same in each
 round and adds up, while noise grows with the root: after T rounds a site's sum shows √T times as
 much as an update. The server sums the updates up, which costs no privacy, and looks after 1, 2, 3,
 4, 6, 8, 12, … rounds, two looks a doubling (``hdpfl_flower/clustering/by_direction.py``: by
 direction, since a site of many batches goes farther). The sites part when
 
 * the clusters separate (``Clusters.separated``), and neither the labels' proportions nor one
-  cluster explain them as well (``hdpfl_flower/clustering/claims.py``); in a network whose head is
-  not known, labels cannot be tested, and the sites part only where ``clusters`` states how many
-  there are,
+  cluster explain them as well (``hdpfl_flower/clustering/claims.py``); without a known softmax head
+  labels cannot be tested, and the sites part only where ``clusters`` states how many there are,
 * at most ``MISPLACED`` sites are expected in a wrong one, and
 * the looks back to half as many rounds had the same clusters: two groups that look like one part
   when the evidence doubles.
 
-Noise may hide a site for good. So that it holds nobody up, half of the sites are enough if each is
+Noise may hide a site for good. So that it holds no site up, half of the sites are enough if each is
 ``SURE`` of its cluster, and they were in the same ones back to a quarter of the rounds; the others
 go where they most likely belong.
 
-Each cluster's model starts from the common one and what its sites' updates went beyond it, which is
-to first order what the cluster would have reached alone. Where the clusters never separate this is
-FedAvg.
+Each cluster's model starts from the common one plus its sites' moves beyond it: to first order the
+model that the cluster would have reached alone. Where the clusters never separate this is FedAvg.
 
 Sattler, Müller and Samek (Clustered Federated Learning, IEEE TNNLS 2021) part clients at a
 stationary point of the common model, for the same reason; without noise, and by cosines.
@@ -33,9 +31,9 @@ size and records. No choices, no first batch. No site discloses anything.
 
 Known limits: until the sites part they have one model, which is a poor one where groups contradict
 each other; where noise keeps them together for good, ``local`` is better. Clusters stay as they
-are, and a site whose first update arrives after the sites part trains the largest one's model:
-take R-DPCFL where sites join late. Until they part the server keeps a sum the size of a model for
-each, in checkpoints, too.
+are, and a site that joins after the sites part trains the largest one's model: take R-DPCFL where
+sites join late. Until they part the server keeps a sum the size of a model for each, in
+checkpoints, too.
 """
 
 from __future__ import annotations
@@ -107,7 +105,7 @@ class CommonModel:
     Attributes:
         rounds: so far.
         moved: the sum of the model's steps, shape ``(d,)``; None before the first.
-        clients: by name, of those whose update was used.
+        clients: by name, of those with a used update.
     """
 
     rounds: int = 0
@@ -130,8 +128,10 @@ class CommonModel:
     def with_look(self, label: Mapping[str, int]) -> CommonModel:
         """Return the sums with the clusters of one more look."""
         clients = {
-            name: replace(one, seen=(label[name], *one.seen[:-1])) if name in label else one
-            for name, one in self.clients.items()
+            name: replace(client, seen=(label[name], *client.seen[:-1]))
+            if name in label
+            else client
+            for name, client in self.clients.items()
         }
         return replace(self, clients=clients)
 
@@ -144,9 +144,9 @@ class CommonModel:
         """
         names, rows, moved = [], [], 0.0 if self.moved is None else self.moved
         for name in sorted(self.clients, key=site_order):
-            one = self.clients[name]
+            client = self.clients[name]
             # Σ steps + (T/tᵢ)·Σ (uᵢ − step), with tᵢ of the T rounds its own.
-            row = (moved + one.beyond * (self.rounds / float(one.rounds))).astype(np.float32)
+            row = (moved + client.beyond * (self.rounds / float(client.rounds))).astype(np.float32)
             if row.any():
                 names.append(name)
                 rows.append(row)
@@ -158,7 +158,7 @@ class LateClustersState(MultiModelState):
     """The state of late clusters.
 
     Attributes:
-        common: what is summed up until the clients part; None from then on.
+        common: the sums until the clients part; None from then on.
     """
 
     common: CommonModel | None = field(default_factory=CommonModel)
@@ -201,25 +201,25 @@ class LateClusters(MultiModel):
         names, sums = common.sums()
         try:
             variances = noise_of(sums, None)
-            found = cluster_by_direction(sums, self.settings.clusters, variances)
+            clusters = cluster_by_direction(sums, self.settings.clusters, variances)
         except StrategyError as reason:
             log.info("after round %d: no clusters: %s", common.rounds, reason)
             return super().update_groups(state, updates)
-        found = self._claimed(found, sums, variances, updates.head)
-        label = dict(zip(names, found.assignment.tolist(), strict=True))
-        parts = is_trusted(found, self.settings) and _is_certain(found, common, label)
-        _log(found, common.rounds, parts)
-        gauges = claim_gauges(found, parts)
+        clusters = self._claimed(clusters, sums, variances, updates.head)
+        label = dict(zip(names, clusters.assignment.tolist(), strict=True))
+        parts = is_trusted(clusters, self.settings) and _is_certain(clusters, common, label)
+        _log(clusters, common.rounds, parts)
+        gauges = claim_gauges(clusters, parts)
         if not parts:
             group = np.zeros(len(updates.sites), np.int64)
             return replace(state, common=common.with_look(label)), Assignment(group, 1, gauges)
-        sure = dict(zip(names, found.confidence.tolist(), strict=True))
+        sure = dict(zip(names, clusters.confidence.tolist(), strict=True))
         gauges["cluster_confidence"] = np.array([sure.get(site, 0.0) for site in updates.sites])
-        largest = int(np.argmax(found.sizes))
+        largest = int(np.argmax(clusters.sizes))
         group = np.array([label.get(site, largest) for site in updates.sites], dtype=np.int64)
         placed = dict.fromkeys(common.clients, largest) | label
         state = replace(state, groups={**state.groups, **placed})
-        return state, Assignment(group, len(found.sizes), gauges)
+        return state, Assignment(group, len(clusters.sizes), gauges)
 
     def combine(
         self, state: LateClustersState, updates: RoundUpdates, noise: RandomStream
@@ -230,21 +230,21 @@ class LateClusters(MultiModel):
             return after, outcome
         if after.models <= 1:
             return replace(after, common=after.common.plus(updates, outcome.update[0])), outcome
-        # The round in which the clients part: each model's step also has what its clients went
-        # beyond the common model so far. The sums end here.
+        # The round in which the clients part: each model's step also has its clients' moves beyond
+        # the common model so far. The sums end here.
         lead = _lead(after, updates, outcome)
         return replace(after, common=None), replace(outcome, update=outcome.update + lead)
 
     def _claimed(
-        self, found: Clusters, sums: Floats, variances: Vector, head: Head | None
+        self, clusters: Clusters, sums: Floats, variances: Vector, head: Head | None
     ) -> Clusters:
         """Return the clusters and their claim; one cluster if labels explain them.
 
         For a look decides once and for all, and the next one is surer.
         """
-        claimed = judged(found, sums, variances, head, by_direction=True)
-        whole = len(claimed.sizes) == len(found.sizes)
-        return claimed if whole else replace(found, claim=LABEL_SKEW)
+        claimed = judged(clusters, sums, variances, head, by_direction=True)
+        whole = len(claimed.sizes) == len(clusters.sizes)
+        return claimed if whole else replace(clusters, claim=LABEL_SKEW)
 
 
 def looks_after(rounds: int) -> bool:
@@ -259,19 +259,19 @@ def looks_after(rounds: int) -> bool:
 def _lead(state: LateClustersState, updates: RoundUpdates, outcome: Outcome) -> Floats:
     """Return each cluster's distance beyond the common model, shape ``(M, d)``."""
     clients = state.common.clients if state.common else {}
-    found = np.zeros(outcome.update.shape)
+    leads = np.zeros(outcome.update.shape)
     for client, weight in zip(updates.sites, outcome.weights, strict=True):
         if client in clients:
             # Weights sum to 1 within a group, so this is the group's mean.
-            found[state.group_of(client)] += weight * clients[client].beyond
-    return found.astype(np.float32)
+            leads[state.group_of(client)] += weight * clients[client].beyond
+    return leads.astype(np.float32)
 
 
-def _is_certain(found: Clusters, common: CommonModel, label: Mapping[str, int]) -> bool:
+def _is_certain(clusters: Clusters, common: CommonModel, label: Mapping[str, int]) -> bool:
     """Return whether the clients may part by these clusters."""
-    sure = [site for site, p in zip(label, found.confidence, strict=True) if p >= SURE]
+    sure = [site for site, p in zip(label, clusters.confidence, strict=True) if p >= SURE]
     # Two looks a doubling: two looks reach back to half of the rounds, four to a quarter.
-    everyone = found.misplaced <= MISPLACED and _agrees(common, label, list(label), looks=2)
+    everyone = clusters.misplaced <= MISPLACED and _agrees(common, label, list(label), looks=2)
     return everyone or (2 * len(sure) >= len(label) and _agrees(common, label, sure, looks=_LOOKS))
 
 
@@ -287,10 +287,13 @@ def _agrees(common: CommonModel, label: Mapping[str, int], clients: list[str], l
     return True
 
 
-def _log(found: Clusters, rounds: int, parts: bool) -> None:
-    sizes = "/".join(map(str, found.sizes))
+def _log(clusters: Clusters, rounds: int, parts: bool) -> None:
+    sizes = "/".join(map(str, clusters.sizes))
     log.info(
         "after round %d: %s, of %s sites, least separation %.2f; the claim: %s",
-        rounds, "a model a cluster from here on" if parts else "clusters not certain yet", sizes,
-        found.mss, found.claim,
-    )  # fmt: skip
+        rounds,
+        "a model a cluster from here on" if parts else "clusters not certain yet",
+        sizes,
+        clusters.mss,
+        clusters.claim,
+    )

@@ -1,7 +1,7 @@
 """Local: every site trains its own model, without averaging.
 
 The baseline of Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Federated
-Learning (TMLR 2025): what a site has without the others, under the same privacy. Its model goes
+Learning (TMLR 2025): a site's model without the others, under the same privacy. Its model goes
 through the server, which needs it to test it; each site trains with DP-SGD as under any strategy.
 
 Threat model: an untrusted server; each site's noise protects its own records. No site discloses

@@ -1,8 +1,8 @@
 """Oracle clusters: a simulation's true groups, as an upper bound.
 
 The baseline of Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Federated
-Learning (TMLR 2025): what any clustered strategy can reach at most, with a model for each true
-group (``groups``).
+Learning (TMLR 2025): the bound of any clustered strategy, with a model for each true group
+(``groups``).
 
 Threat model: none; the server knows of every simulated site which data it was given.
 """
@@ -45,8 +45,8 @@ class OracleClusters(MultiModel):
 
     def request_training(self, state: MultiModelState, server_round: int, site: str) -> SiteRequest:
         """Return the model of the site's true group, for new sites too."""
-        known = state.group_of(site)
-        return SiteRequest(self._true_group(site) if known == UNKNOWN else known)
+        group = state.group_of(site)
+        return SiteRequest(self._true_group(site) if group == UNKNOWN else group)
 
     def _true_group(self, site: str) -> int:
         groups = parse_groups(self.simulation.groups, task_for(self.terms))

@@ -40,8 +40,8 @@ def models_with_new_sites(
 def own_model(strategy: MultiModel, state: Any, server_round: int, site: str) -> SiteRequest:
     """Return the site's own model, initially the common one."""
     del strategy, server_round
-    known = state.group_of(site)
-    return SiteRequest(state.models if known == UNKNOWN else known)
+    group = state.group_of(site)
+    return SiteRequest(state.models if group == UNKNOWN else group)
 
 
 def own_model_and_mean(

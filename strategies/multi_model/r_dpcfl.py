@@ -16,7 +16,7 @@ noise; ``mixture``, ours, estimates each site's (``hdpfl_flower/clustering/noise
 Clusters that one cluster explains as well, or that differ by their labels alone, are none
 (``claims.py``). Where the number of clusters is to be found and they do not separate, there is one
 model from then on, and no choice. Where ``clusters`` states their number, the clients choose from
-round 2 on, within the choices that are charged anyway. A network whose head is not known shows no
+round 2 on, within the choices that are charged anyway. A network without a known head shows no
 labels: then clusters are trusted only where ``clusters`` states their number.
 
 Other than in the authors' code: cluster models start from the common model and the clusters' first
@@ -78,8 +78,8 @@ class RDPCFLState(ChoiceState):
     """The state of R-DPCFL.
 
     Attributes:
-        shares: client → πᵢ, its probability of each cluster, shape ``(M,)``; of those whose first
-            update was clustered.
+        shares: client → πᵢ, its probability of each cluster, shape ``(M,)``; of those with a
+            clustered first update.
         last_soft_round: E_c, the last round in which clients are drawn.
     """
 
@@ -130,25 +130,25 @@ class RDPCFL(MultiModel):
         rows = sorted(range(len(updates.sites)), key=lambda i: site_order(updates.sites[i]))
         # An update of zeros shows no group: its site has 1/M of each cluster.
         nonzero = [i for i in rows if updates.updates[i].any()]
-        found = self._clusters(updates.updates[nonzero], updates.head)
-        if found is None:
+        clusters = self._clusters(updates.updates[nonzero], updates.head)
+        if clusters is None:
             return self._no_clusters(state, updates, {})
-        trusted = is_trusted(found, self.settings)
-        self._log(found, trusted)
-        claim = claim_gauges(found, trusted)
+        trusted = is_trusted(clusters, self.settings)
+        self._log(clusters, trusted)
+        claim = claim_gauges(clusters, trusted)
         if not trusted and not self.settings.clusters:
             return self._no_clusters(state, updates, claim)
-        last = last_soft_round(found.mpo, self.terms.rounds) if trusted else 1
-        models = len(found.sizes)
+        last = last_soft_round(clusters.mpo, self.terms.rounds) if trusted else 1
+        models = len(clusters.sizes)
         shares = np.full((len(rows), models), 1 / models)
-        shares[nonzero] = found.shares
-        known = {updates.sites[i]: shares[i] for i in nonzero}
+        shares[nonzero] = clusters.shares
+        by_site = {updates.sites[i]: shares[i] for i in nonzero}
         gauges = {
             **claim,
             "last_soft_round": float(last),
             "cluster_confidence": shares.max(axis=1),
         }
-        state = replace(state, shares=known, last_soft_round=last)
+        state = replace(state, shares=by_site, last_soft_round=last)
         return state, Assignment(np.argmax(shares, axis=1), models, gauges)
 
     # --- 2. soft rounds, 3. choices, 4. keep ---------------------------------------------------
@@ -166,9 +166,9 @@ class RDPCFL(MultiModel):
 
     def update_groups(self, state: Any, updates: RoundUpdates) -> tuple[Any, Assignment]:
         """Return the groups as trained; choices count as votes."""
-        state, found = super().update_groups(state, updates)
-        state, chose = count_votes(state, updates, found.group)
-        return state, replace(found, gauges={"chose": chose})
+        state, assignment = super().update_groups(state, updates)
+        state, chose = count_votes(state, updates, assignment.group)
+        return state, replace(assignment, gauges={"chose": chose})
 
     def model_of_site(self, state: RDPCFLState, site: str) -> int:
         """Return the model with the most votes; before any, the likeliest cluster's."""
@@ -190,15 +190,15 @@ class RDPCFL(MultiModel):
         try:
             variances = noise_of(updates, None)
             if self.settings.cluster_map == "mixture":
-                found = cluster_by_noise(updates, models, variances)
+                clusters = cluster_by_noise(updates, models, variances)
             else:
-                found = cluster_updates(updates, models)
-            claimed = judged(found, updates, variances, head)
+                clusters = cluster_updates(updates, models)
+            claimed = judged(clusters, updates, variances, head)
         except StrategyError as reason:
             log.warning("round 1: no clusters: %s", reason)
             return None
         if models and len(claimed.sizes) < models:
-            return replace(found, claim=LABEL_SKEW)
+            return replace(clusters, claim=LABEL_SKEW)
         return claimed
 
     def _no_clusters(
@@ -210,20 +210,25 @@ class RDPCFL(MultiModel):
         group = np.zeros(len(updates.sites), np.int64)
         return replace(state, last_soft_round=1), Assignment(group, models, gauges)
 
-    def _log(self, found: Clusters, trusted: bool) -> None:
-        sizes = "/".join(map(str, found.sizes))
+    def _log(self, clusters: Clusters, trusted: bool) -> None:
+        sizes = "/".join(map(str, clusters.sizes))
         if trusted:
             log.info(
                 "round 1: %d clusters of %s sites, least separation %.2f",
-                len(found.sizes), sizes, found.mss,
-            )  # fmt: skip
+                len(clusters.sizes),
+                sizes,
+                clusters.mss,
+            )
             return
-        alone = int(np.count_nonzero(found.sizes == 1))
+        alone = int(np.count_nonzero(clusters.sizes == 1))
         log.warning(
             "round 1: no clusters are certain (%s; least separation %.2f%s): %s",
-            found.claim, found.mss, f", {alone} of one site" if alone else "",
+            clusters.claim,
+            clusters.mss,
+            f", {alone} of one site" if alone else "",
             "the sites choose from round 2 on; 'local' or 'mr-mtl' may serve them better"
-            if self.settings.clusters else "one model for all, as 'fedavg' has; where there are "
+            if self.settings.clusters
+            else "one model for all, as 'fedavg' has; where there are "
             f"groups set '{table_of(type(self))}.clusters' to their number, or take "
             "'late-clusters'",
-        )  # fmt: skip
+        )

@@ -117,18 +117,20 @@ class NoiseAware(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Return the wrapped strategy's aggregate, weighted by noise.
 
-        A reply whose arrays are not those of the model, or not finite, is left out and logged.
+        A reply with other arrays than the model's, or not finite ones, is left out and logged.
         Where the noise cannot be estimated, the replies keep their own weights.
         """
         replies = sorted(replies, key=lambda reply: reply.metadata.src_node_id)
-        found = [(reply, self._update_of(reply)) for reply in replies if reply.has_content()]
-        usable = [(reply, update) for reply, update in found if update is not None]
-        for reply, update in found:
+        read = [(reply, self._update_of(reply)) for reply in replies if reply.has_content()]
+        usable = [(reply, update) for reply, update in read if update is not None]
+        for reply, update in read:
             if update is None:
                 log.warning(
                     "round %d: the reply of node %d is left out: its arrays are not the model's, "
-                    "or not finite", server_round, reply.metadata.src_node_id,
-                )  # fmt: skip
+                    "or not finite",
+                    server_round,
+                    reply.metadata.src_node_id,
+                )
         if usable:
             self._weigh(server_round, usable)
         errors = [reply for reply in replies if not reply.has_content()]

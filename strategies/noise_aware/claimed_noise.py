@@ -1,24 +1,24 @@
 """Least noise of an honest update, from disclosed facts.
 
-Weights by estimated noise give most to who seems quiet. A site that discloses ε, b and N has
-claimed a noise: with less of it no accountant could grant it that ε. An estimate below the bound is
-raised to it, so that a site gets no more weight than its claim allows.
+Weights by estimated noise give most to the site that seems quiet. A site that discloses ε, b and N
+has claimed a noise: with less of it no accountant could grant it that ε. An estimate below the
+bound is raised to it, so that a site gets no more weight than its claim allows.
 
 The multiplier z is bounded from below by tests, not by an accountant. T steps of DP-SGD with
 sampling probability q are (ε, δ)-DP only if for every event A of their outputs
 
     P(A) ≤ e^ε·Q(A) + δ
 
-with P the run with one record whose clipped gradient has length C and Q the one without. Two kinds
-of events are tried: the sum of the T outputs along that gradient exceeds a threshold, and at least
-m of the outputs do. A z at which one event violates this is below every honest one, whichever
-version of whichever accountant found it, for more noise is post-processing. Whatever else a plan
-pays for (other models, tuning, choices, counts) only raises its z and is left out. δ is not
-disclosed; a profile's is below 1/N (``Profile``), which is used.
+with P the run with one record of clipped gradient length C, and Q the one without. Two kinds of
+events are tried: the sum of the T outputs along that gradient exceeds a threshold, and at least m
+of the outputs do. A z at which one event violates this is below every honest one, whichever version
+of whichever accountant found it, for more noise is post-processing. Whatever else a plan pays for
+(other models, tuning, choices, counts) only raises its z and is left out. δ is not disclosed; a
+profile's is below 1/N (``Profile``), which is used.
 
-Trust: the facts are claims, and nobody checks them. A liar lowers its bound by a large ε or batch,
-or by disclosing nothing. What it loses is the free lunch: a strict ε on paper and quiet updates.
-Strategies that take ε for a weight (``weiavg``) grant it that influence in the open.
+Trust: the facts are unchecked claims. A liar lowers its bound by a large ε or batch, or by
+disclosing nothing. It loses one gain: a strict ε on paper and quiet updates. Strategies that take ε
+for a weight (``weiavg``) grant it that influence in the open.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Raised:
     Attributes:
         variances: per coordinate, ∞ where there is no estimate, shape ``(n,)``.
         bounds: standard deviation a coordinate, 0 where there is none, shape ``(n,)``.
-        raised: whose estimate was below its bound, shape ``(n,)``.
+        raised: whether a site's estimate was below its bound, shape ``(n,)``.
     """
 
     variances: Floats
@@ -99,10 +99,12 @@ def noise_bounds(terms: RunTerms, updates: RoundUpdates) -> Floats:
         updates.disclosed.get(fact, nothing).tolist()
         for fact in ("epsilon", "batch-size", "declared-records")
     )
-    bounds = np.array([
-        least_noise_std(terms, updates.server_round, *facts)
-        for facts in zip(*columns, strict=True)
-    ])  # fmt: skip
+    bounds = np.array(
+        [
+            least_noise_std(terms, updates.server_round, *facts)
+            for facts in zip(*columns, strict=True)
+        ]
+    )
     return bounds if updates.projected is None else np.where(updates.projected, 0.0, bounds)
 
 
@@ -125,8 +127,8 @@ def least_noise_std(
         coordinates.
 
     Guarantees:
-        Not above the noise of a site whose (ε, δ), b and N are as disclosed, δ < 1/N, whatever
-        else of the run's terms it pays for.
+        Not above the noise of a site with (ε, δ), b and N as disclosed, δ < 1/N, whatever else of
+        the run's terms it pays for.
 
     >>> least_noise_std(RunTerms(rounds=10), 1, math.nan, 32.0, 1000.0)
     0.0

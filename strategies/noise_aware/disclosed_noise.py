@@ -1,8 +1,8 @@
 """Noise that sites disclose (``noise-std``), believed where their updates do not contradict it.
 
 ``estimator = "disclosed"`` of ``robust-hdp`` and ``mmse`` takes it in place of the estimate. With
-two to five sites no round shows their noise well: what a site states is then worth more than what
-can be seen. The server could estimate the number anyway, in time.
+two to five sites no round shows their noise well: a site's statement is then worth more than an
+estimate. The server could estimate the number anyway, in time.
 
 With a softmax layer the test is exact. Of the m *silent sums* of an honest update
 (``softmax_head.py``) nothing is signal, so that over the t uploads so far
@@ -54,7 +54,7 @@ def with_claims(
 
     Args:
         estimate: of the round.
-        uploads: what is kept of the sites' uploads, this round's included.
+        uploads: memory of the sites' uploads, this round's included.
         updates: the round's, with the claims.
         terms: of the run.
     """
@@ -71,13 +71,13 @@ def with_claims(
     variances, reasons = estimate.variances.copy(), list(estimate.reasons)
     identified = estimate.identified.copy()
     for i, (site, claim) in enumerate(zip(updates.sites, claims, strict=True)):
-        known = uploads.clients.get(site)
+        memory = uploads.clients.get(site)
         is_doubtful = any(mark in reasons[i] for mark in _DOUBTFUL)
-        if known is None or is_doubtful or not (0 < claim < np.inf and variances[i] < np.inf):
+        if memory is None or is_doubtful or not (0 < claim < np.inf and variances[i] < np.inf):
             continue
         if updates.head is not None:
             silent = updates.head.inputs + 1
-            freedom, ratio = silent * known.uploads, silent * known.silent * unit / claim
+            freedom, ratio = silent * memory.uploads, silent * memory.silent * unit / claim
             chances = chdtr(freedom, ratio), chdtrc(freedom, ratio)
         else:
             size, row = updates.updates.shape[1], updates.updates[i]

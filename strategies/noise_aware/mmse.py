@@ -11,30 +11,32 @@ bias ‖Σ (pᵢ − qᵢ)mᵢ‖² is the same in all R rounds of the run, so t
 Robust-HDP is the case without a bias and with equal steps; FedAvg is the limit of no noise. No ε is
 known, and no label. Four things make it work:
 
-* How far the mᵢ differ is estimated from *sums over the rounds*, without what all share, and only
-  the directions above the noise count (``hdpfl_flower/estimators/client_bias.py``): where clients
-  do not differ, the weights are those of least noise. In these directions a noisy client is taken
-  to differ as the precise ones do: what is expected of it counts, and what noise hides of that.
-* What these weights leave out is tested by its sum over the rounds, Σₛ Σ (pᵢ − qᵢ)uᵢ
-  (``hdpfl_flower/estimators/departure.py``): where few quiet clients differ from many noisy ones,
-  absent ones among them, too little for a test of each client, the weights return to the target,
-  and what the model has by the others is taken back, as if they had never been. The less noise is
-  saved, the sooner: weights that save a sixth of the target's noise or less are the target.
+* How far the mᵢ differ is estimated from *sums over the rounds*, without their common part, and
+  only the directions above the noise count (``hdpfl_flower/estimators/client_bias.py``): where
+  clients do not differ, the weights are those of least noise. In these directions a noisy client is
+  taken to differ as the precise ones do: the weights use the expected difference, which noise
+  hides.
+* The departure of these weights from the target is tested by its sum over the rounds, Σₛ Σ
+  (pᵢ − qᵢ)uᵢ (``hdpfl_flower/estimators/departure.py``): where few quiet clients differ from many
+  noisy ones, absent ones among them, too little for a test of each client, the weights return to
+  the target, and the moves by the other weights are taken back, as if they had never been. The less
+  noise is saved, the sooner: weights that save a sixth of the target's noise or less are the
+  target.
 * A difference is that of *a class row of the softmax head* at a time, and so are the weights
   (``RowWeights``): a noisy client that alone holds a label keeps its part in that label's row, and
   in no other.
-* The target is per local step and by records, each clipped to 10 times the median: who overstates
-  them gains no more.
+* The target is per local step and by records, each clipped to 10 times the median: an overstatement
+  gains no more.
 
 c = 20, ``CURVATURE``: the loss is steeper where the data lie, and so the bias, than in the mean
 coordinate, where the noise lies. For a linear model the ratio is d·tr(Σ²)/tr(Σ)² of the inputs'
 covariance Σ where biases are spread like inputs: 5 for scikit-learn's digits, 26 for MNIST.
 
 Threat model: an untrusted server that learns nothing but the noisy updates, and batch sizes,
-records and ε where sites disclose them. k is the terms' ``local-steps``, or ⌈K·N/b⌉ of what sites
-disclose; a lie about it changes a site's share tenfold at most (``local_steps.py``). Who discloses
-ε, too, counts as no quieter than an honest site of these facts (``claimed_noise.py``). Without any
-the target is the plain mean of the updates.
+records and ε where sites disclose them. k is the terms' ``local-steps``, or ⌈K·N/b⌉ of disclosed
+facts; a lie about it changes a site's share tenfold at most (``local_steps.py``). A site that
+discloses ε, too, counts as no quieter than an honest site of these facts (``claimed_noise.py``).
+Without any the target is the plain mean of the updates.
 
 Known limits: as long as no difference is above the noise of the run so far, the weights lean to the
 quiet clients: where these are odd, a run that ends before goes their way. After a server step with
@@ -211,13 +213,13 @@ class MMSE(HDPStrategy):
         """
         state = state.moved(1.0)  # a part reports no step: its rate counts as 1
         after, estimate = estimate_noise(state, updates, self.settings, self.terms)
-        found = noise_and_steps(self.terms, updates, estimate)
-        measured = np.flatnonzero(np.isfinite(found.variances))
+        measures = noise_and_steps(self.terms, updates, estimate)
+        measured = np.flatnonzero(np.isfinite(measures.variances))
         if not len(measured):  # all are zeros
             weights = np.full(len(updates.sites), 1 / len(updates.sites))
-            return after, Outcome(weighted_sum(weights, updates.updates), weights, found.gauges)
+            return after, Outcome(weighted_sum(weights, updates.updates), weights, measures.gauges)
         head = updates.head if self.by_row else None
-        steps, of_steps = found.steps, found.variances / found.steps**2
+        steps, of_steps = measures.steps, measures.variances / measures.steps**2
         state = _with_uploads(after, updates, measured, of_steps, steps, head)
         target = np.zeros(len(steps))
         target[measured] = _target(updates, measured)
@@ -230,18 +232,18 @@ class MMSE(HDPStrategy):
         by_site = dict(zip(updates.sites, factors.T, strict=True))
         step = _sum(head, factors, updates.updates)
         state = replace(state, last=Departure(step, *noises, by_site))
-        kept = state.so_far().shares(parts, self.terms.rounds)
-        revision = None if self.declare().is_final else _revision(state, kept, parts)
-        state = replace(state, kept=kept)
+        kept_shares = state.so_far().shares(parts, self.terms.rounds)
+        revision = None if self.declare().is_final else _revision(state, kept_shares, parts)
+        state = replace(state, kept=kept_shares)
         # The updates are sums over the local steps: uᵢ has the weight pᵢ/kᵢ.
-        shares = (target + kept[:, None] * (shares - target)) / steps
+        shares = (target + kept_shares[:, None] * (shares - target)) / steps
         scales = middle * shares.sum(axis=1)
         shares /= shares.sum(axis=1, keepdims=True)
         gauges = {
-            **found.gauges,
+            **measures.gauges,
             "target": target,
             "differing_directions": directions,
-            "kept_departure": float(kept.mean()),
+            "kept_departure": float(kept_shares.mean()),
         }
         update = _sum(head, scales[:, None] * shares, updates.updates)
         if head is None:
@@ -265,8 +267,8 @@ class MMSE(HDPStrategy):
     ) -> tuple[Floats, float]:
         """Return p of every block, ``(blocks, n)``, and mean directions."""
         sums = [state.sums[updates.sites[i]] for i in measured]
-        rounds = np.array([one.rounds for one in sums])
-        noises = np.array([one.noise for one in sums])
+        rounds = np.array([upload_sum.rounds for upload_sum in sums])
+        noises = np.array([upload_sum.noise for upload_sum in sums])
         q, now = target[measured], noise[measured]
         shares = np.tile(target, (len(state.ends), 1))
         directions = 0
@@ -275,7 +277,7 @@ class MMSE(HDPStrategy):
                 shares[block] = shares[:block].mean(axis=0)
                 continue
             # A block at a time: all sums would be as large as the state.
-            totals = np.array([one.total[start:end] for one in sums])
+            totals = np.array([upload_sum.total[start:end] for upload_sum in sums])
             differ = differences(totals, rounds, noises).times(CURVATURE * self.terms.rounds)
             directions += differ.factors.shape[1]
             # Of a block's coordinates only those kept are counted, of the noise as of the bias.
@@ -336,23 +338,23 @@ def _noises(
 ) -> tuple[Floats, Floats, Floats]:
     """Return the noise of p − q, q and p, by block, of updates with that noise a coordinate."""
     sizes = block_sizes(parts, len(shares))
-    apart, of_target, own = (
+    apart, of_target, of_shares = (
         sizes * (np.square(p) @ noise) for p in (shares - target, target, shares)
     )
-    return apart, of_target, own
+    return apart, of_target, of_shares
 
 
-def _revision(state: MMSEState, kept: Floats, parts: Parts) -> Revision | None:
+def _revision(state: MMSEState, shares: Floats, parts: Parts) -> Revision | None:
     """Return the move from the shares of the departure that the state has to others."""
-    before, departure = np.broadcast_to(state.kept, kept.shape), state.departure
-    if departure is None or np.array_equal(before, kept):
+    before, departure = np.broadcast_to(state.kept, shares.shape), state.departure
+    if departure is None or np.array_equal(before, shares):
         return None
-    change, move = kept - before, np.empty_like(departure.total)
-    for block, part in parts:
-        np.multiply(departure.total[part], np.float32(change[block]), out=move[part])
-    means = -block_sizes(parts, len(kept)) * change / len(move)
-    taken_back = {site: float(means @ one) for site, one in departure.factors.items()}
-    return Revision(move, departure.noise_at(before), departure.noise_at(kept), taken_back)
+    change, move = shares - before, np.empty_like(departure.total)
+    for block, stretch in parts:
+        np.multiply(departure.total[stretch], np.float32(change[block]), out=move[stretch])
+    means = -block_sizes(parts, len(shares)) * change / len(move)
+    taken_back = {site: float(means @ factors) for site, factors in departure.factors.items()}
+    return Revision(move, departure.noise_at(before), departure.noise_at(shares), taken_back)
 
 
 def _kept(updates: npt.NDArray[np.float32], head: Head | None) -> list[Places]:
@@ -362,10 +364,10 @@ def _kept(updates: npt.NDArray[np.float32], head: Head | None) -> list[Places]:
         return [sample_coordinates(updates, KEPT)]
     places: list[list[Places]] = [[] for _ in range(head.classes + 1)]
     of_a_row = min(KEPT, max(KEPT_OF_ROWS // head.classes, LEAST_OF_A_ROW))
-    for block, part in stretches(head, size):
+    for block, stretch in stretches(head, size):
         most = of_a_row if block < head.classes else KEPT
-        places[block].append(part.start + sample_coordinates(updates[:, part], most))
-    return [np.concatenate(found) if found else np.zeros(0, np.intp) for found in places]
+        places[block].append(stretch.start + sample_coordinates(updates[:, stretch], most))
+    return [np.concatenate(of_block) if of_block else np.zeros(0, np.intp) for of_block in places]
 
 
 def _target(updates: RoundUpdates, measured: Places) -> Floats:

@@ -4,8 +4,8 @@ Malekmohammadi et al., Noise-Aware Algorithm for Heterogeneous Differentially Pr
 Learning (ICML 2024), equation for the optimal weights: min Σ wᵢ²σᵢ² with Σ wᵢ = 1 has
 wᵢ ∝ 1/σᵢ², and the aggregate's variance is then 1 / Σ (1/σᵢ²).
 
-Threat model: none; the server receives what it should estimate. Only a simulation can run it:
-``noise-std`` is disclosed by simulated profiles alone.
+Threat model: none; the server receives the true noise. Only a simulation can run it: ``noise-std``
+is disclosed by simulated profiles alone.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 Malekmohammadi, Yu and Cao, Noise-Aware Algorithm for Heterogeneous Differentially Private Federated
 Learning (ICML 2024), Algorithm 1: wᵢ ∝ 1/σ̂ᵢ². The paper estimates σ̂ᵢ² by robust PCA
-(``estimator = "rpca"``). The default, ``auto``, reads a first upload by factor analysis of the
-n × n Gram matrix (``noise_level.py``), at less than one pass over the updates, and from a site's
-second upload on the differences of its uploads (``temporal.py``); a softmax layer's silent sums
-(``softmax_head.py``) correct both. ``docs/concepts/noise-aware.md`` has what that is worth.
+(``estimator = "rpca"``). The default, ``auto``, reads a first upload by factor analysis of the n ×
+n Gram matrix (``noise_level.py``), at less than one pass over the updates, and from a site's second
+upload on the differences of its uploads (``temporal.py``); a softmax layer's silent sums
+(``softmax_head.py``) correct both. ``docs/concepts/noise-aware.md`` has the measured gain.
 
 Every round anew, as Algorithm 1 has it, or with ``frozen-after = 1``, as its authors' code has it:
 then a site keeps the level of its first upload. Freeze after two at the earliest: one round alone
-estimates the noise worse. Sites that miss rounds keep what is known of them.
+estimates the noise worse. Sites that miss rounds keep their estimates.
 
 Threat model: an untrusted server that learns nothing but the noisy updates. That it can estimate
 their noise is a fact of any federated DP-SGD, not of this strategy. No site discloses anything,
@@ -44,7 +44,7 @@ class RobustHDPState:
     """State of strategies that estimate noise.
 
     Attributes:
-        uploads: what is kept of the clients' uploads, to estimate their noise.
+        uploads: memory of the clients' uploads, to estimate their noise.
     """
 
     uploads: NoiseMemory = field(default_factory=NoiseMemory)
@@ -143,9 +143,9 @@ def noise_gauges(estimate: NoiseEstimate) -> dict[str, float | npt.NDArray[np.fl
     ``noise_identified``, 0 where it may be far from the noise; and for each estimator and reason a
     row of ones and zeros: which of them it was.
     """
-    known = np.where(np.isfinite(estimate.variances), estimate.variances, 0)
+    variances = np.where(np.isfinite(estimate.variances), estimate.variances, 0)
     gauges: dict[str, float | npt.NDArray[np.float64]] = {
-        "noise_std": np.sqrt(known),
+        "noise_std": np.sqrt(variances),
         "noise_pairs": estimate.pairs,
         "noise_identified": estimate.identified.astype(np.float64),
     }

@@ -8,7 +8,7 @@ Each step is one of DP-SGD on all coordinates under one clip norm: T steps are c
 FedAvg. The head stays, in the site's state folder. It is noisy, too: a head that was trained
 without noise between releases would move the gradients that other records send.
 
-Threat model: an untrusted server; each client's noise protects its records in what it sends and in
+Threat model: an untrusted server; each client's noise protects its records in its updates and in
 the part that stays. No client discloses anything.
 """
 

@@ -21,7 +21,6 @@ from pydantic import Field
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import AtLeastOne, Settings
-from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.core.base import Declaration, Disclosed, HDPStrategy, State
@@ -48,9 +47,12 @@ def public_sites(updates: RoundUpdates, sampler: Sampler) -> npt.NDArray[np.bool
     disclosed = dict(zip(updates.sites, updates.disclosed["epsilon"].tolist(), strict=True))
     named = sampler.public_sites(disclosed)
     public: npt.NDArray[np.bool_] = np.array(
-        [site in named and bool(row.any())
-         for site, row in zip(updates.sites, updates.updates, strict=True)], dtype=np.bool_,
-    )  # fmt: skip
+        [
+            site in named and bool(row.any())
+            for site, row in zip(updates.sites, updates.updates, strict=True)
+        ],
+        dtype=np.bool_,
+    )
     return public
 
 
@@ -66,43 +68,29 @@ class ProjectionSettings(Settings):
 
 
 class Projected(HDPStrategy):
-    """Weights of ``weighting``, with the private part projected.
+    """Weights of ``weighting``, with the private part projected."""
 
-    Attributes:
-        weighting: the strategy that weighs.
-    """
-
-    weighting: ClassVar[type[HDPStrategy]]
     settings_type: ClassVar[type[Settings]] = ProjectionSettings
     settings: ProjectionSettings
 
     def __init__(self, config: RunConfig) -> None:
         """Prepare the run; raises ``TermsError`` for an unknown split."""
         check_split(config)
-        self._weighting = self.weighting(config)
         super().__init__(config)
-        self._weighting.sampler = self.sampler  # one set of public sites for both
 
     def declare(self) -> Declaration:
         """Declare ε and the facts of the weighting; a projection is no weighted sum."""
         inner = self._weighting.declare()
         return Declaration(
-            inner.required_facts | {"epsilon"}, inner.optional_facts,
-            is_weighted_sum=False, is_convex=False,
-        )  # fmt: skip
-
-    @classmethod
-    def complete_terms(cls, terms: RunTerms) -> RunTerms:
-        """Return the terms as the strategy that weighs completes them."""
-        return cls.weighting.complete_terms(terms)
+            inner.required_facts | {"epsilon"},
+            inner.optional_facts,
+            is_weighted_sum=False,
+            is_convex=False,
+        )
 
     def initial_state(self, disclosed: Disclosed | None = None) -> State:
         """Return the state of the strategy that weighs."""
         return self._weighting.initial_state(disclosed)
-
-    def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """Return the terms as the strategy that weighs proposes them."""
-        return self._weighting.propose(terms, disclosed)
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream
@@ -119,15 +107,19 @@ class Projected(HDPStrategy):
         if public.any() and outcome.weights[~public].any():
             update = np.empty_like(update)
             # Parts are disjoint stretches of coordinates that cover all d.
-            for part in self._parts(updates):
-                update[part], kept = self.project(updates, part, outcome.weights, public)
-                rank = max(rank, kept)
+            for stretch in self._parts(updates):
+                update[stretch], directions = self.project(
+                    updates, stretch, outcome.weights, public
+                )
+                rank = max(rank, directions)
         else:
             who = "private" if public.any() else "public"
             log.warning(
                 "round %d: no %s site; nothing is projected ('public-split' = '%s')",
-                updates.server_round, who, self.server.public_split,
-            )  # fmt: skip
+                updates.server_round,
+                who,
+                self.server.public_split,
+            )
         gauges = {
             **outcome.gauges,
             "public": public.astype(np.float64),
@@ -139,11 +131,11 @@ class Projected(HDPStrategy):
     def project(
         self,
         updates: RoundUpdates,
-        part: slice,
+        stretch: slice,
         weights: npt.NDArray[np.float64],
         public: npt.NDArray[np.bool_],
     ) -> Part:
-        """Return the aggregate's coordinates ``part``, the private sites' share projected."""
+        """Return the aggregate's coordinates ``stretch``, the private sites' share projected."""
 
     def _parts(self, updates: RoundUpdates) -> Iterator[slice]:
         """Yield the whole update, or each tensor if the settings say so."""

@@ -2,13 +2,13 @@
 
 Liu, Lou, Xiong, Liu and Meng, Projected Federated Averaging with Heterogeneous Differential Privacy
 (VLDB 2021), Algorithms 2 and 3: sites are split by ε into public and private; the private sites'
-mean is projected on the top directions of the public updates; both are combined by their share of
-Σ ε. Four published maps differ, and ``subspace`` names three: ``mean`` is Algorithm 3 as printed
+mean is projected on the top directions of the public updates; both are combined by their share of Σ
+ε. Four published maps differ, and ``subspace`` names three: ``mean`` is Algorithm 3 as printed
 (Σ = mean·meanᵀ has rank 1, so any k above 1 is the same), ``span`` is Appendix D.2, ``centred`` is
 the authors' code. The fourth, of Robust-HDP's code, standardises each coordinate over the public
 updates and is not offered. ``subspace-scope = "tensor"`` projects each parameter on its own, as the
-authors' code does. Who is public: ``public-split``,
-among all sites that joined; PFA's own split is ``gmm``.
+authors' code does. The public sites are those of ``public-split``, among all sites that joined;
+PFA's own split is ``gmm``.
 
 Threat model: an untrusted server to which each site discloses its ε, which the updates' own (ε, δ)
 does not cover; an overstated ε makes a site public and lets it choose the subspace. Projection is
@@ -54,15 +54,15 @@ class PFA(Projected):
     def project(
         self,
         updates: RoundUpdates,
-        part: slice,
+        stretch: slice,
         weights: npt.NDArray[np.float64],
         public: npt.NDArray[np.bool_],
     ) -> Part:
         """Return the projected private part plus the public part."""
-        settings, rows = self.settings, updates.updates[:, part]
+        settings, rows = self.settings, updates.updates[:, stretch]
         # A projection of rows on rows is a combination of rows: (n, n) products and n coefficients
         # are enough, and no (d, k) basis is made.
-        coefficients, kept = project_private(
+        coefficients, directions = project_private(
             inner_products(rows), weights, public, settings.subspace_rank, settings.subspace
         )
-        return weighted_sum(coefficients, rows), kept
+        return weighted_sum(coefficients, rows), directions

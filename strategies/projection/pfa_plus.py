@@ -6,27 +6,27 @@ numbers, the server lifts them with V[t−1], combines, and takes V[t] from the 
 paper counts the uplink alone. If the server has to send V, each private site gets k·d numbers more
 for the d that it saves, so that nothing is saved in total, and more is spent from k = 2 on.
 
-Here nobody sends V. With Algorithm 3 as printed (k = 1, V along the public mean) the global step of
+Here V is not sent. With Algorithm 3 as printed (k = 1, V along the public mean) the global step of
 the warm-up round is parallel to V, and a site that kept the model of the round before has it for
 nothing: V[t] = (θ[t+1] − θ[t]) / ‖·‖. After the warm-up this V is not Algorithm 5's: the step
 w·(public mean) + (1 − w)·s·V[t−1], with w the public share of Σ ε, holds a part of the step before,
-as momentum does; what is new in the public mean always enters. So there is one direction, of the
-whole update, and no setting of PFA's.
+as momentum does; a change of the public mean always enters. So there is one direction, of the whole
+update, and no setting of PFA's.
 
-Who sends what: the split is made among all sites that joined, by disclosed ε, as for PFA. Each
-private one is sent the SHA-256 of the model that it answered about last; where that is two models
-back, because the site was not asked in between, its V is the way from there. A site whose last
-model lies further back, or that lost it in a restart, sends its whole update, which the server
-projects. There is a warm-up wherever there is no last step or no public site, as in round 1. A
-checkpoint holds the models kept: after a resume the same numbers are asked for, and a site that was
-started anew for it, and has lost its model, sends its whole update. Where the public sites asked do
-not answer, the step goes along the last ones.
+Messages: the split is made among all sites that joined, by disclosed ε, as for PFA. Each private
+one is sent the SHA-256 of the model that it answered about last; where that is two models back,
+because the site was not asked in between, its V is the way from there. A site with a last model
+further back, or that lost it in a restart, sends its whole update, which the server projects. There
+is a warm-up wherever there is no last step or no public site, as in round 1. A checkpoint holds the
+models kept: after a resume the same numbers are asked for, and a site that was started anew for it,
+and has lost its model, sends its whole update. Where the public sites asked do not answer, the step
+goes along the last ones.
 
 Threat model: an untrusted server to which each site discloses its ε, which the updates' own (ε, δ)
 does not cover; an overstated ε makes a site public and lets it choose the direction. Sites project
 their noisy update: it costs no budget. Whether a site sends one number or all shows that it was
 there in the round before. A number is bounded as a norm is. Weights are WeiAvg's: noise cannot be
-estimated from one number, and guards cannot compare such sites.
+estimated from one number, and guards cannot compare numbers.
 
 Known limit: PFA's, and sites that share one direction only.
 """
@@ -147,7 +147,7 @@ class PFAPlus(Projected):
         model = models.pop(digest, None)  # after a round without a quorum it is the same
         if model is None:
             model = flatten(wire.read_own(start.arrays))
-        # A site whose model is dropped here sends its whole update next time.
+        # After its model is dropped here a site sends its whole update.
         models = {**dict(list(models.items())[-KEPT:]), digest: model}
         return RoundSetup(replace(state, models=models, answered=answered), self.terms)
 
@@ -206,22 +206,22 @@ class PFAPlus(Projected):
     def project(
         self,
         updates: RoundUpdates,
-        part: slice,
+        stretch: slice,
         weights: npt.NDArray[np.float64],
         public: npt.NDArray[np.bool_],
     ) -> Part:
         """Return the step of the warm-up, Algorithm 3 as printed."""
-        rows = updates.updates[:, part]
-        coefficients, kept = project_private(inner_products(rows), weights, public, 1, "mean")
-        return weighted_sum(coefficients, rows), kept
+        rows = updates.updates[:, stretch]
+        coefficients, directions = project_private(inner_products(rows), weights, public, 1, "mean")
+        return weighted_sum(coefficients, rows), directions
 
     def _public(self) -> frozenset[str]:
         """Return the public sites among those asked in this round."""
         if self._split is None or self._split[0] is not self.report:
             disclosed, asked = self.roster.disclosed, self.report.asked
             epsilons = {site: disclosed[site]["epsilon"] for site in asked}
-            found = self.sampler.public_sites(epsilons) if asked else frozenset[str]()
-            self._split = self.report, found & frozenset(asked)
+            public = self.sampler.public_sites(epsilons) if asked else frozenset[str]()
+            self._split = self.report, public & frozenset(asked)
         return self._split[1]
 
     def _lines_of(self, state: PFAPlusState) -> _Lines:
@@ -254,7 +254,9 @@ class _Lines:
 def _began(state: PFAPlusState, site: str) -> str:
     """Return the digest of the newest answered model; empty if there is none."""
     earlier = list(state.models)[:-1]
-    return next((one for one in reversed(state.answered.get(site, ())) if one in earlier), "")
+    return next(
+        (digest for digest in reversed(state.answered.get(site, ())) if digest in earlier), ""
+    )
 
 
 def check_terms(config: RunConfig) -> None:

@@ -5,9 +5,9 @@ Privacy, VLDB 2021): the updates of the sites with the loosest ε, weighted by �
 weight. Where this does as well as PFA, the projected private updates add nothing.
 
 Threat model: as ``weiavg``: an untrusted server to which each site discloses its ε. The private
-sites train, send, and spend their budget all the same, so that comparisons are fair. Who is public:
-``public-split``, among all sites that joined; a round without a public site falls back to WeiAvg's
-weights over all, which the journal shows (``public`` is 0 everywhere).
+sites train, send, and spend their budget all the same, so that comparisons are fair. The public
+sites are those of ``public-split``, among all sites that joined; a round without a public site
+falls back to WeiAvg's weights over all, which the journal shows (``public`` is 0 everywhere).
 """
 
 from __future__ import annotations

@@ -30,14 +30,14 @@ class RandomProjection(Projected):
     def project(
         self,
         updates: RoundUpdates,
-        part: slice,
+        stretch: slice,
         weights: npt.NDArray[np.float64],
         public: npt.NDArray[np.bool_],
     ) -> Part:
         """Return the private part on random directions, plus the public part."""
-        rank, rows = self.settings.subspace_rank, updates.updates[:, part]
+        rank, rows = self.settings.subspace_rank, updates.updates[:, stretch]
         generator = np.random.default_rng(
-            [self.simulation.seed, updates.server_round, part.start, *b"random-projection"]
+            [self.simulation.seed, updates.server_round, stretch.start, *b"random-projection"]
         )
         # Weights of 0 instead of fewer rows: those would be a copy
         private = weighted_sum(np.where(public, 0.0, weights), rows)

@@ -81,19 +81,19 @@ class Adam(ServerStep):
         delta, step = outcome.update, np.empty_like(outcome.update)
         momentum, squares = np.empty(delta.shape), np.empty(delta.shape)
         for first in range(0, len(delta), BLOCK):
-            part = slice(first, first + BLOCK)
-            here = delta[part].astype(np.float64)
+            block = slice(first, first + BLOCK)
+            here = delta[block].astype(np.float64)
             m = (1 - settings.beta_1) * here
             if state.momentum is not None:
-                m += settings.beta_1 * state.momentum[part]
+                m += settings.beta_1 * state.momentum[block]
             old = (
                 np.full(len(here), settings.tau**2)
                 if state.squares is None
-                else state.squares[part]
+                else state.squares[block]
             )
             v = self.next_squares(old, here * here)
-            momentum[part], squares[part] = m, v
-            step[part] = rate * m / (np.sqrt(v) + settings.tau)
+            momentum[block], squares[block] = m, v
+            step[block] = rate * m / (np.sqrt(v) + settings.tau)
         return AdaptiveState(momentum, squares), moved_by(outcome, step, rate)
 
     def next_squares(self, squares: Floats, new: Floats) -> Floats:

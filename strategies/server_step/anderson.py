@@ -1,20 +1,20 @@
 """Anderson acceleration: a step from the best affine combination of rounds.
 
 Malekmohammadi, Shaloudegi, Hu and Yu, An Operator Splitting View of Federated Learning (2021),
-section 5, with the weights of ``linalg/anderson.py``. A round is a map T(x) = x + ηₜΔ(x), whose
-fixed points have Δ = 0. With the present x and up to ``memory`` models before it,
+section 5, with the weights of ``linalg/anderson.py``. A round is a map T(x) = x + ηₜΔ(x) with Δ = 0
+at its fixed points. With the present x and up to ``memory`` models before it,
 
     x ← Σ πⱼ(xⱼ + ηₜΔⱼ),  π = argmin ‖Σ πⱼΔⱼ‖², Σπ = 1.
 
 The residuals are the Δⱼ and not ηⱼΔⱼ: a schedule lowers these without coming closer to a fixed
 point. At a constant rate the weights are the same.
 
-Under DP such weights average the rounds' noise, and the model lags behind. So there is a gate: the
-step is the plain one, to the bit, unless the mixed Δ̄ = Σ πⱼΔⱼ is less than the present Δ beyond
-what noise explains (``mixing_gate.py``, once in a thousand rounds by chance). The
-aggregate's noise is d·scale²·Σ wᵢ²σ̂ᵢ², with the strategy's own σ̂ᵢ (``noise_std``) where it has
-some, else with those of ``temporal.py``. A projection leaves at most that noise, and a trimmed mean
-little more, which are both far within what closes the gate.
+Under DP these weights average the rounds' noise, and the model lags behind. So there is a gate: the
+step is the plain one, to the bit, unless the mixed Δ̄ = Σ πⱼΔⱼ is less than the present Δ by more
+than noise explains (``mixing_gate.py``, once in a thousand rounds by chance). The aggregate's noise
+is d·scale²·Σ wᵢ²σ̂ᵢ², with the strategy's own σ̂ᵢ (``noise_std``) where it has some, else with
+those of ``temporal.py``. A projection leaves at most that noise, and a trimmed mean little more:
+both are far below the noise that closes the gate.
 
 The gate has two more conditions. A small Δ may be one of a saddle that training has left behind: as
 if Δ were −∇L, the loss must fall from x to x̄ = Σ πⱼxⱼ, (x̄ − x)·(Δ + Δ̄)/2 > 0 by the trapezoidal
@@ -67,15 +67,15 @@ class AndersonSettings(Settings):
 class AndersonState:
     """State of Anderson acceleration: at most ``memory`` rounds, oldest first.
 
-    Float32 is what the aggregates and the model's moves are, so that nothing is lost. It takes
-    8·τ·d bytes, and beside it what ``track`` keeps where the strategy estimates no noise.
+    Aggregates and moves are float32, so that nothing is lost. The state takes 8·τ·d bytes, and the
+    memory of ``track`` where the strategy estimates no noise.
 
     Attributes:
         residuals: Δⱼ, shape ``(m, d)``; None before round 1.
         moves: xⱼ₊₁ − xⱼ, shape ``(m, d)``.
         noise: E‖εⱼ‖² of each residual, or more.
         sites: of the last round.
-        uploads: what is kept of the sites' uploads to estimate their noise.
+        uploads: memory of the sites' uploads, to estimate their noise.
     """
 
     residuals: Updates | None = None
@@ -130,12 +130,12 @@ class Anderson(ServerStep):
         }
         if np.isfinite(noise):
             gauges["anderson_noise"] = noise
-        kept = self.settings.memory
+        memory = self.settings.memory
         after = replace(
             state,
-            residuals=residuals[-kept:],
-            moves=_appended(state.moves, moved.update)[-kept:],
-            noise=tuple(energies[-kept:].tolist()),
+            residuals=residuals[-memory:],
+            moves=_appended(state.moves, moved.update)[-memory:],
+            noise=tuple(energies[-memory:].tolist()),
             sites=updates.sites,
         )
         return after, replace(moved, gauges={**moved.gauges, **gauges})

@@ -17,15 +17,15 @@ that it grows with the number of coordinates d; from a whole model that is given
 is shorter: half of it. The noises of two rounds are independent: κₜ shows the signal alone. It is
 positive while successive aggregates agree, so that a larger step is better, and negative after a
 step that was too large (Baydin et al., Online Learning Rate Adaptation with Hypergradient Descent,
-ICLR 2018). What noise does along curved directions lowers κₜ, too. Of pure noise κₜ has the
-standard deviation 1/√d: κₜ within twice that is no evidence, and the rate stays.
+ICLR 2018). Noise along curved directions lowers κₜ, too. Of pure noise κₜ has the standard
+deviation 1/√d: κₜ within twice that is no evidence, and the rate stays.
 
 Threat model: that of the strategy. Aggregates are noisy already, and the rate costs no privacy.
 
 Known limits: where noise hides all agreement the rate stays the guess that D is, as in models of
 few coordinates: of five κ² must exceed .8. Where large local steps would help it does not take
-them. ``docs/results/server-step.md`` has what both cost.
-Several models and steps with a past are refused; guards take nothing out of the model.
+them. ``docs/results/earlier.md`` has the cost of both. Several models and steps with a past are
+refused; guards take nothing out of the model.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class FoundState:
         squares: the sum of all ‖Δ‖² so far; both as after the last revision.
         number: of these aggregates.
         last: the last aggregate that was not 0, float32, shape ``(d,)``; None before round 1.
-        moved: what all steps so far have moved the model by, likewise.
+        moved: the sum of all steps so far, likewise.
         energy: the sum of their squared lengths, at their last scale.
     """
 
@@ -155,14 +155,17 @@ class FoundRate(ServerStep):
             if now <= self._rounds // 2 + 1:
                 way *= math.exp(change(agreement, len(delta)))
         squares, number = state.squares + norm**2, state.number + 1
-        found = way / max(first, math.sqrt(squares / number))
-        found = min(max(found, 1 / LARGEST_RATE), LARGEST_RATE)
+        multiplier = way / max(first, math.sqrt(squares / number))
+        multiplier = min(max(multiplier, 1 / LARGEST_RATE), LARGEST_RATE)
         if now == self._rounds // 2 + 1:
             log.info(
                 "round %d: found the server's rate %.3g, with the sites' %.3g in a step; it falls "
-                "from here", now, found, found * self._client_rate,
-            )  # fmt: skip
-        rate = found * self.rate(now)
+                "from here",
+                now,
+                multiplier,
+                multiplier * self._client_rate,
+            )
+        rate = multiplier * self.rate(now)
         step = np.float32(rate) * delta
         energy, whole = state.energy + _dot(step, step), step
         if beside is not None:
@@ -180,7 +183,7 @@ def _revised(
 ) -> tuple[FoundState, npt.NDArray[np.float32] | None, float]:
     """Return the state by a revision, its move and the scale of earlier moves.
 
-    sₜ² grows by what the revision adds to the noise of the aggregates so far. The rates ηₛ = aₛ/sₛ
+    sₜ² grows by the noise that the revision adds to the aggregates so far. The rates ηₛ = aₛ/sₛ
     would have been smaller by the root: so is the way that the model has come, revised. Agreements
     would have been smaller by the square, and with them how far log a moved from a₁, ``guess``.
     """
@@ -214,6 +217,6 @@ def change(agreement: float, size: int) -> float:
     return GAIN * agreement * (1 - NOISE / evidence) if evidence > NOISE else 0.0
 
 
-def _dot(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> float:
+def _dot(left: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> float:
     """Return the inner product in float64, without a copy of either."""
-    return float(np.einsum("i,i->", one, other, dtype=np.float64))
+    return float(np.einsum("i,i->", left, other, dtype=np.float64))

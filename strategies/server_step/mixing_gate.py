@@ -3,10 +3,10 @@
 Mixing may extrapolate, or only average the noise and lag.
 
 Residuals are rⱼ = fⱼ + εⱼ with f the map's own part and ε noise of a known energy Nⱼ = E‖εⱼ‖²,
-drawn anew in every round. Mixing minimises πᵀGπ over the residuals' Gram matrix G, whose mean is
-that of the fⱼ plus diag(N). If N is large the least sum is the mean of all rounds: it averages the
-noise of the residuals, and steps from the mean of old models, whose own residual is larger. So
-mixing is useful only if its point is the better one without the noise:
+drawn anew in every round. Mixing minimises πᵀGπ over the residuals' Gram matrix G; its mean is that
+of the fⱼ plus diag(N). If N is large the least sum is the mean of all rounds: it averages the noise
+of the residuals, and steps from the mean of old models, which has a larger residual. So mixing is
+useful only if its point is the better one without the noise:
 
     ‖Σ πⱼfⱼ‖² < ‖f_m‖²,  m the present round.
 

@@ -57,7 +57,7 @@ class ServerMomentum(ServerStep):
         if state.momentum is not None:
             momentum += self.settings.beta * state.momentum
         rate, past = self.rate(updates.server_round), outcome.revision
-        if past is not None:  # carried on as long as what it takes back
+        if past is not None:  # carried on as long as the moves that it takes back
             momentum += past.move / rate
         return MomentumState(momentum), moved_by(
             outcome, (rate * momentum).astype(np.float32), rate

@@ -59,7 +59,7 @@ def read_schedule(text: str, rounds: int, key: str) -> Schedule:
     Args:
         text: one of :data:`NAMES`.
         rounds: of the run.
-        key: whose value it is, for messages.
+        key: of the run config, for messages.
 
     Raises:
         TermsError: it is none, or it reaches 0 before the last round.

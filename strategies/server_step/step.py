@@ -35,9 +35,9 @@ def table_of(part: type[Any]) -> str:
 
     A class that inherits its settings has the table of the class that declares them.
     """
-    if own := getattr(part, "_table", ""):
-        return str(own)
-    owner = next(each for each in part.__mro__ if "settings_type" in vars(each))
+    if table := getattr(part, "_table", ""):
+        return str(table)
+    owner = next(base for base in part.__mro__ if "settings_type" in vars(base))
     return str(vars(owner).get("name", part.name))
 
 
@@ -45,10 +45,10 @@ class ServerStep:
     """The plain step, x ← x + ηₜΔ.
 
     Attributes:
-        name: what follows the ``+``; empty: the plain step.
+        name: the word after the ``+``; empty: the plain step.
         settings_type: the class of its settings.
         is_linear: whether a part of Δ moves the model, in the end, by the same multiple in every
-            round: then a guard can take out of the model what it put in.
+            round: then a guard can take a part out of the model again.
         default_rate: η where ``server-learning-rate`` is ``auto``.
         settings: its own, of the run.
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import Settings
-from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from hdpfl_flower.work import Plain, Work
@@ -33,11 +32,10 @@ class Splitting(HDPStrategy):
     """Splitting of the clients of ``weighting``, with β = 1.
 
     Attributes:
-        weighting: the strategy whose weights are those of the mean over clients.
         scheme: the relaxations α, β, γ.
     """
 
-    weighting: ClassVar[type[HDPStrategy]] = FedAvg
+    weighting = FedAvg
     scheme: ClassVar[Scheme] = FEDPROX
     work: ClassVar[Work] = Plain(pull=0.1)
     settings_type: ClassVar[type[Settings]] = ProximalSettings
@@ -49,26 +47,13 @@ class Splitting(HDPStrategy):
         Raises:
             TermsError: a setting is wrong, or the schedule makes the pull too long in some round.
         """
-        self._weighting = self.weighting(config)
         super().__init__(config)
-        self._weighting.sampler = self.sampler  # one set of public sites for both
         self._pulls = Pulls.read(self.terms, self.settings.prox_schedule, table_of(type(self)))
-
-    # --- the hooks of HDPStrategy --------------------------------------------------------------
 
     def declare(self) -> Declaration:
         """Declare the weighting's facts; a step with αγ ≠ 1 is not convex."""
         inner = self._weighting.declare()
         return replace(inner, is_convex=inner.is_convex and self._scale == 1)
-
-    @classmethod
-    def complete_terms(cls, terms: RunTerms) -> RunTerms:
-        """Return the terms as the strategy that weighs completes them."""
-        return super().complete_terms(cls.weighting.complete_terms(terms))
-
-    def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """Return the terms as the strategy that weighs proposes them."""
-        return self._weighting.propose(terms, disclosed)
 
     def initial_state(self, disclosed: Disclosed | None = None) -> State:
         """Return the state of the strategy that weighs."""

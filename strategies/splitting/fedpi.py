@@ -2,8 +2,8 @@
 
 Malekmohammadi, Shaloudegi, Hu and Yu, An Operator Splitting View of Federated Learning (2021),
 α = β = 2, γ = ½: half of FedSplit's step (Pathak and Wainwright, NeurIPS 2020), which converges for
-every convex fᵢ, to the solution of Σ wᵢfᵢ itself. What converges to it is P_H u, not u: the dual
-uᵢ − ū ends at ∇fᵢ/λ.
+every convex fᵢ, to the solution of Σ wᵢfᵢ itself. P_H u converges to it, not u: the dual uᵢ − ū
+ends at ∇fᵢ/λ.
 
 Threat model: as ``fedsplit``.
 """

@@ -19,7 +19,6 @@ from pydantic import Field
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import Settings
-from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.linalg.sums import square_sum
@@ -71,13 +70,9 @@ class OwnStartState:
 
 
 class OwnStarts(HDPStrategy):
-    """Splitting with β ≠ 1.
+    """Splitting with β ≠ 1."""
 
-    Attributes:
-        weighting: the strategy whose weights are those of the mean over clients.
-    """
-
-    weighting: ClassVar[type[HDPStrategy]] = FedAvg
+    weighting = FedAvg
     work: ClassVar[Work] = Plain(pull=0.1)
     settings_type: ClassVar[type[Settings]] = OwnStartSettings
     settings: OwnStartSettings
@@ -88,26 +83,13 @@ class OwnStarts(HDPStrategy):
         Raises:
             TermsError: a setting is wrong, or the schedule makes the pull too long in some round.
         """
-        self._weighting = self.weighting(config)
         super().__init__(config)
-        self._weighting.sampler = self.sampler  # one set of public sites for both
         self._pulls = Pulls.read(self.terms, self.settings.prox_schedule, table_of(type(self)))
 
     @property
     @abstractmethod
     def scheme(self) -> Scheme:
         """The relaxations α, β, γ."""
-
-    # --- the hooks of HDPStrategy --------------------------------------------------------------
-
-    @classmethod
-    def complete_terms(cls, terms: RunTerms) -> RunTerms:
-        """Return the terms as the strategy that weighs completes them."""
-        return super().complete_terms(cls.weighting.complete_terms(terms))
-
-    def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """Return the terms as the strategy that weighs proposes them."""
-        return self._weighting.propose(terms, disclosed)
 
     def declare(self) -> Declaration:
         """Declare the weighting's facts; the step includes models that the server keeps."""
@@ -128,10 +110,10 @@ class OwnStarts(HDPStrategy):
 
     def begin_round(self, state: OwnStartState, start: RoundStart) -> RoundSetup:
         """Return the round's pull, and refuse new sites that there is no memory for."""
-        terms = self._pulls.at(self.terms, start.server_round)
         new = [site for site in start.sites if site not in state.starts.shares]
         room = max(0, self._room() - len(state.starts.shares))
         why = "there is no memory for its start: 'memory-mb' is used up"
+        terms = self._pulls.at(self.terms, start.server_round)
         return RoundSetup(state, terms, refused=dict.fromkeys(new[room:], why))
 
     def request(
@@ -139,7 +121,7 @@ class OwnStarts(HDPStrategy):
     ) -> SiteRequest:
         """Return the site's start; before its first answer, the broadcast model.
 
-        What is tested and what is sent at the end is one model for all.
+        One model for all is tested, and sent at the end.
         """
         dual = state.starts.duals.get(site)
         if kind != wire.TRAIN or dual is None:
@@ -167,8 +149,10 @@ class OwnStarts(HDPStrategy):
         if absent:
             log.info(
                 "round %d: without an update of %s: absent = '%s'",
-                updates.server_round, ", ".join(absent), self.settings.absent,
-            )  # fmt: skip
+                updates.server_round,
+                ", ".join(absent),
+                self.settings.absent,
+            )
         gauges = {
             **weighed.gauges,
             "dual_norm": np.sqrt([square_sum(starts.duals[site]) for site in sites]),
@@ -181,8 +165,6 @@ class OwnStarts(HDPStrategy):
             reported=(move.agreed / rate).astype(np.float32),
         )
         return OwnStartState(starts, weighting), outcome
-
-    # --- memory --------------------------------------------------------------------------------
 
     def _megabytes(self, sites: int) -> float:
         """Return the memory of the starts: the last state and the next."""

@@ -59,10 +59,10 @@ def check_pulls(terms: RunTerms, schedule: Schedule, key: str) -> None:
     Args:
         terms: with the pull of round 1.
         schedule: of η = 1/λ.
-        key: whose value it is, for messages.
+        key: of the run config, for messages.
 
     Raises:
-        TermsError: names the first such round.
+        TermsError: names the first of these rounds.
     """
     if schedule.text == "constant":
         return

@@ -5,16 +5,16 @@ Federated Learning (ICML 2020), Algorithm 1, option II. A client steps by −η(
 that many local steps do not end in its own optimum. After k steps cᵢ is the mean of the gradients
 that it took, and c the mean of the cᵢ.
 
-Here the server makes cᵢ of what the client uploads anyway. It sends client i the displacement
+Here the server makes cᵢ of the client's usual uploads. It sends client i the displacement
 Dᵢ = −ηkᵢ(c − cᵢ), of which the client adds a k-th after each of its k noisy steps. The client's
 update is uᵢ = pᵢ + Dᵢ, its own part pᵢ = −η·Σ (noisy gradients), and with vᵢ = pᵢ/kᵢ = −ηcᵢ
 
     Dᵢ = kᵢ·(v̄ − vᵢ),  v̄ = Σⱼ bⱼvⱼ;  the model moves by s·k̄·Σ wᵢuᵢ/kᵢ
 
 with w and s the weights and the scale of the strategy before the ``+``, which it chooses by the own
-parts k̄·pᵢ/kᵢ: their noise is fresh and independent, while uᵢ has the noise of two uploads. A client
-that misses rounds, or whose update is rejected, keeps its vᵢ, and the others move by bᵢvᵢ in its
-place. One that has not uploaded yet has Dᵢ = 0.
+parts k̄·pᵢ/kᵢ: their noise is fresh and independent, while uᵢ has the noise of two uploads. A
+client that misses rounds, or sends a rejected update, keeps its vᵢ, and the others move by bᵢvᵢ in
+its place. One that has not uploaded yet has Dᵢ = 0.
 
 In a full round the move is s·k̄·(v̄ + Σ wᵢ(vᵢ⁺ − vᵢ)), vᵢ⁺ the new steps: a control-variate
 estimate of Σ bᵢvᵢ⁺. Its noise is Σ (wᵢ² + (bᵢ − wᵢ)²)σᵢ², and over the rounds each upload counts by
@@ -26,7 +26,7 @@ skew that costs more than it saves.
 
 Threat model: that of the strategy before the ``+``. The displacement is a function of noisy
 uploads, and is added after clipping and noise: it costs no ε, and a client's noise, batches and
-charge are those without it. kᵢ is the terms' ``local-steps``, or what clients disclose
+charge are those without it. kᵢ is the terms' ``local-steps``, or the clients' facts
 (``local_steps.py``); else all are equal, and under unequal steps the fixed point weighs client i by
 kᵢ, as FedAvg's does.
 
@@ -40,16 +40,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import Settings
-from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.linalg.sums import BLOCK, exact_sum
 from hdpfl_flower.local_steps import disclosed_steps, facts_needed
@@ -95,7 +93,7 @@ class ScaffoldState:
     """The state of SCAFFOLD.
 
     Attributes:
-        variates: site → what is kept of its last upload.
+        variates: site → data of its last upload.
         mean: v̄, the mean of the vⱼ by share, float64, shape ``(d,)``; None before round 1.
         weighting: the state of the strategy that weighs.
     """
@@ -127,8 +125,8 @@ def _aim(mean: Floats, steps: float) -> Row:
 
 def _displaced(aim: Row, variate: Variate, block: slice) -> Row:
     """Return k·v̄ − k·v of some coordinates; sender and reader get equal bits."""
-    part, factor = variate.part[block], variate.steps / variate.middle
-    moved: Row = aim - (part if factor == 1 else np.float32(factor) * part)
+    own_part, factor = variate.part[block], variate.steps / variate.middle
+    moved: Row = aim - (own_part if factor == 1 else np.float32(factor) * own_part)
     return moved
 
 
@@ -136,38 +134,18 @@ class Scaffold(HDPStrategy):
     """Correct client drift with control variates (from the last noisy uploads).
 
     The update is a multiple of the weighted sum of the updates: ``Outcome.scale``.
-
-    Attributes:
-        weighting: the strategy that weighs.
     """
 
     name = "scaffold"
-    weighting: ClassVar[type[HDPStrategy]] = FedAvg
+    weighting = FedAvg
     settings_type = ScaffoldSettings
     settings: ScaffoldSettings
-
-    def __init__(self, config: RunConfig) -> None:
-        """Prepare for the run of ``config``."""
-        self._weighting = self.weighting(config)
-        super().__init__(config)
-        self._weighting.sampler = self.sampler
-
-    # --- the hooks ----------------------------------------------------------------------------
-
-    @classmethod
-    def complete_terms(cls, terms: RunTerms) -> RunTerms:
-        """Return the terms as the strategy that weighs completes them."""
-        return cls.weighting.complete_terms(terms)
 
     def declare(self) -> Declaration:
         """Declare the facts of a site's steps; no update contains a displacement."""
         inner = self._weighting.declare()
         facts = inner.optional_facts | facts_needed(self.terms)
         return replace(inner, optional_facts=facts, is_convex=False)
-
-    def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """Return the terms as the strategy that weighs proposes them."""
-        return self._weighting.propose(terms, disclosed)
 
     def initial_state(self, disclosed: Disclosed | None = None) -> ScaffoldState:
         """Return no control variates."""
@@ -206,20 +184,22 @@ class Scaffold(HDPStrategy):
         The journal's ``control_variates`` counts the sites that have one after the round, and
         ``displacement`` is ‖Dᵢ‖ of the round.
         """
-        known = disclosed_steps(self.terms, updates)
-        steps, middle = known.counts, float(known.counts.mean())
-        own, moved = _own_parts(state, updates, steps)
+        local_steps = disclosed_steps(self.terms, updates)
+        steps, middle = local_steps.counts, float(local_steps.counts.mean())
+        own_parts, moved = _own_parts(state, updates, steps)
         inner, outcome = self._weighting.combine(
-            state.weighting, _as_of_equal_steps(updates, own, middle / steps), noise
+            state.weighting, _as_of_equal_steps(updates, own_parts, middle / steps), noise
         )
         # s·k̄·Σ wᵢuᵢ/kᵢ, as a multiple of a sum by weights that add up to 1.
         per_step = outcome.weights * (middle / steps)
-        after = self._with_variates(replace(state, weighting=inner), updates, own, steps, outcome)
+        after = self._with_variates(
+            replace(state, weighting=inner), updates, own_parts, steps, outcome
+        )
         gauges = {
             **outcome.gauges,
             **_of_updates(outcome.gauges, steps / middle),
             "steps": steps,
-            "steps_known": known.known.astype(np.float64),
+            "steps_known": local_steps.known.astype(np.float64),
             "displacement": moved,
             "control_variates": float(len(after.variates)),
         }
@@ -230,8 +210,6 @@ class Scaffold(HDPStrategy):
             outcome.scale * float(per_step.sum()),
         )
 
-    # --- parts --------------------------------------------------------------------------------
-
     def _room(self, size: int) -> int:
         """Return the number of sites with control variates of ``size`` numbers."""
         return int(self.server.memory_mb * 1e6 / (4 * max(size, 1)))
@@ -240,7 +218,7 @@ class Scaffold(HDPStrategy):
         self,
         state: ScaffoldState,
         updates: RoundUpdates,
-        own: Row,
+        own_parts: Row,
         steps: Floats,
         outcome: Outcome,
     ) -> ScaffoldState:
@@ -249,52 +227,56 @@ class Scaffold(HDPStrategy):
         Args:
             state: before.
             updates: of the round.
-            own: k̄·pᵢ/kᵢ, shape ``(n, d)``; not to be written to any more.
+            own_parts: k̄·pᵢ/kᵢ, shape ``(n, d)``; not to be written to any more.
             steps: kᵢ, shape ``(n,)``.
-            outcome: of the strategy that weighs, on ``own``.
+            outcome: of the strategy that weighs, on ``own_parts``.
         """
         # A row of an earlier round's matrix would keep all of it in memory.
         variates = {
-            site: one if one.part.base is None else replace(one, part=one.part.copy())
-            for site, one in state.variates.items()
+            site: variate
+            if variate.part.base is None
+            else replace(variate, part=variate.part.copy())
+            for site, variate in state.variates.items()
             if site not in updates.sites
         }
-        room, middle = self._room(own.shape[1]) - len(variates), float(steps.mean())
+        room, middle = self._room(own_parts.shape[1]) - len(variates), float(steps.mean())
         shares = len(steps) * outcome.weights
         if self.settings.mean == "equal":
             shares = np.ones(len(steps))
         # Those that joined after round 1 and have no room train without a displacement.
-        kept = np.array([site in state.variates for site in updates.sites], dtype=np.bool_)
-        kept |= np.cumsum(~kept) <= room - kept.sum()
-        mean = np.zeros(own.shape[1])
-        for one in variates.values():
-            _add(mean, one.share / one.middle, one.part)
-        mean += _sum_of(np.where(kept, shares, 0.0), own, outcome) / middle
-        for i in np.flatnonzero(kept):
-            variates[updates.sites[i]] = Variate(own[i], middle, float(steps[i]), float(shares[i]))
-        total = sum(one.share for one in variates.values())
+        has_room = np.array([site in state.variates for site in updates.sites], dtype=np.bool_)
+        has_room |= np.cumsum(~has_room) <= room - has_room.sum()
+        mean = np.zeros(own_parts.shape[1])
+        for variate in variates.values():
+            _add(mean, variate.share / variate.middle, variate.part)
+        mean += _sum_of(np.where(has_room, shares, 0.0), own_parts, outcome) / middle
+        for i in np.flatnonzero(has_room):
+            variates[updates.sites[i]] = Variate(
+                own_parts[i], middle, float(steps[i]), float(shares[i])
+            )
+        total = sum(variate.share for variate in variates.values())
         return replace(state, variates=variates, mean=mean / total if total else None)
 
 
 def _own_parts(state: ScaffoldState, updates: RoundUpdates, steps: Floats) -> tuple[Row, Floats]:
     """Return k̄·pᵢ/kᵢ = (k̄/kᵢ)·(uᵢ − Dᵢ), shape ``(n, d)``, and ‖Dᵢ‖, shape ``(n,)``."""
     rows, factors = updates.updates, (steps.mean() / steps).astype(np.float32)
-    own, squares = np.empty_like(rows), np.zeros(len(rows))
+    own_parts, squares = np.empty_like(rows), np.zeros(len(rows))
     variates = [state.variates.get(site) for site in updates.sites]
     for block in _blocks(rows.shape[1]):
         aims: dict[float, Row] = {}  # clients have few numbers of steps
         for i, variate in enumerate(variates):
             if variate is None or state.mean is None:
-                own[i, block] = rows[i, block]
+                own_parts[i, block] = rows[i, block]
             else:
                 k = variate.steps
                 aims[k] = aims[k] if k in aims else _aim(state.mean[block], k)
                 sent = _displaced(aims[k], variate, block)
                 squares[i] += float(np.einsum("i,i", sent, sent))
-                np.subtract(rows[i, block], sent, out=own[i, block])
+                np.subtract(rows[i, block], sent, out=own_parts[i, block])
             if factors[i] != 1:
-                own[i, block] *= factors[i]
-    return own, np.sqrt(squares)
+                own_parts[i, block] *= factors[i]
+    return own_parts, np.sqrt(squares)
 
 
 def _moved(state: ScaffoldState, updates: RoundUpdates, outcome: Outcome, middle: float) -> Row:
@@ -303,28 +285,28 @@ def _moved(state: ScaffoldState, updates: RoundUpdates, outcome: Outcome, middle
     The last sum is v̄·Σw − Σ wᵢvᵢ over those that have a vᵢ. It is 0, and not computed, in a full
     round of the shares that v̄ is made of.
     """
-    found = [state.variates.get(site) for site in updates.sites]
-    total = sum(one.share for one in state.variates.values())
+    variates = [state.variates.get(site) for site in updates.sites]
+    total = sum(variate.share for variate in state.variates.values())
     if state.mean is None or not total:
         return outcome.update
-    shares = np.array([one.share / total if one else 0.0 for one in found])
-    if len(found) == len(state.variates) and np.allclose(shares, outcome.weights, 0, 1e-12):
+    shares = np.array([variate.share / total if variate else 0.0 for variate in variates])
+    if len(variates) == len(state.variates) and np.allclose(shares, outcome.weights, 0, 1e-12):
         return outcome.update
-    weights = np.where([one is None for one in found], 0.0, outcome.weights)
+    weights = np.where([variate is None for variate in variates], 0.0, outcome.weights)
     rest = weights.sum() * state.mean
-    for weight, one in zip(weights, found, strict=True):
-        if one is not None:
-            _add(rest, -weight / one.middle, one.part)
+    for weight, variate in zip(weights, variates, strict=True):
+        if variate is not None:
+            _add(rest, -weight / variate.middle, variate.part)
     moved: Row = (outcome.update + outcome.scale * middle * rest).astype(np.float32)
     return moved
 
 
-def _sum_of(shares: Floats, own: Row, outcome: Outcome) -> Floats:
+def _sum_of(shares: Floats, own_parts: Row, outcome: Outcome) -> Floats:
     """Return Σ bᵢ(own part), float64, shape ``(d,)``: the weighted sum itself where b is w."""
     total = float(shares.sum())
     if total and np.allclose(shares / total, outcome.weights, 0, 1e-12):
         return (total / outcome.scale) * outcome.update.astype(np.float64)
-    return exact_sum(shares, own)
+    return exact_sum(shares, own_parts)
 
 
 def _add(total: Floats, scale: float, row: Row) -> None:
@@ -338,7 +320,7 @@ def _of_updates(gauges: Mapping[str, float | Floats], factors: Floats) -> dict[s
     return {"noise_std": factors * gauges["noise_std"]} if "noise_std" in gauges else {}
 
 
-def _as_of_equal_steps(updates: RoundUpdates, own: Row, factors: Floats) -> RoundUpdates:
+def _as_of_equal_steps(updates: RoundUpdates, own_parts: Row, factors: Floats) -> RoundUpdates:
     """Return the round with own parts as updates, at k̄ steps each.
 
     The batch sizes are left out, by which a strategy would count the steps a second time.
@@ -346,4 +328,4 @@ def _as_of_equal_steps(updates: RoundUpdates, own: Row, factors: Floats) -> Roun
     disclosed = {fact: column for fact, column in updates.disclosed.items() if fact != "batch-size"}
     if "noise-std" in disclosed:
         disclosed["noise-std"] = factors * disclosed["noise-std"]
-    return replace(updates, updates=own, disclosed=disclosed, squares=None)
+    return replace(updates, updates=own_parts, disclosed=disclosed, squares=None)

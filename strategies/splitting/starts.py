@@ -8,8 +8,8 @@ these the scheme of ``scheme.py`` is, with δ̄ = Σ λᵢδᵢ and all clients 
 
 and Σ λᵢdᵢ = 0 stays so. A client that is absent has no δᵢ, and there are two choices:
 
-``stale``: the thesis's. Its zᵢ stays what it was, P_H is over all clients, and its uᵢ moves on as
-the scheme has it: with eᵢ = zᵢ − ū and ē = Σ λᵢeᵢ over all, ū⁺ = ū + γē and
+``stale``: the thesis's. Its zᵢ stays, P_H is over all clients, and its uᵢ moves on as the scheme
+has it: with eᵢ = zᵢ − ū and ē = Σ λᵢeᵢ over all, ū⁺ = ū + γē and
 dᵢ⁺ = (1 − γ)dᵢ + γ(1 − β)(eᵢ − ē).
 
 ``follow``: it is taken to answer with the mean of the present clients' answers,
@@ -78,8 +78,8 @@ def with_shares(
     >>> with_shares({"a": 1.0}, ["a", "b"], np.array([0.25, 0.75]))
     {'a': 1.0, 'b': 3.0}
     """
-    known = [i for i, site in enumerate(sites) if site in shares]
-    there, given = float(weights[known].sum()), sum(shares[sites[i]] for i in known)
+    with_share = [i for i, site in enumerate(sites) if site in shares]
+    there, given = float(weights[with_share].sum()), sum(shares[sites[i]] for i in with_share)
     if there and given:
         factor = given / there
     else:  # none to compare with: as much as the others have on average
@@ -112,7 +112,7 @@ def follow(
     for weight, site in zip(weights, sites, strict=True):
         if site in starts.duals:
             mean += weight * starts.duals[site]
-    # 1 − γ(α + β − αβ): exactly 1 for FedSplit and FedPi, whose absent duals stay as they are.
+    # 1 − γ(α + β − αβ): exactly 1 for FedSplit and FedPi, so that absent duals stay as they are.
     left = 1 - gamma * (alpha + beta - alpha * beta)
     duals = {s: dual if left == 1 else left * dual for s, dual in starts.duals.items()}
     for site, update in zip(sites, updates, strict=True):
@@ -142,7 +142,7 @@ def stale(
         weights_of(starts.shares, list(answers)), answers.values(), strict=True
     ):
         agreed += weight * answer
-    gamma, duals, kept = scheme.gamma, {}, {}
+    gamma, duals, kept_answers = scheme.gamma, {}, {}
     mean = gamma * agreed
     for site in list(answers):
         answer = answers.pop(site)
@@ -152,5 +152,5 @@ def stale(
             dual += (1 - gamma) * starts.duals[site]
         duals[site] = dual
         # Beside the next ū.
-        kept[site] = (answer - mean).astype(np.float32)
-    return Starts(starts.shares, duals, kept), Move(mean, agreed)
+        kept_answers[site] = (answer - mean).astype(np.float32)
+    return Starts(starts.shares, duals, kept_answers), Move(mean, agreed)

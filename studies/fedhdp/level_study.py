@@ -91,7 +91,7 @@ class LevelStudy(Study):
             for place in places
         }
         runs = run_jobs(list(jobs.values()), options, self.name)
-        found = {
+        results = {
             place: LevelResult(
                 searched[place],
                 value_of([runs[jobs[place, seed].terms.run_id] for seed in range(1, seeds + 1)]),
@@ -100,7 +100,7 @@ class LevelStudy(Study):
             for place in places
         }
         paper = {} if options.dataset else self.paper  # of the paper's own data set
-        return findings(found, paper, self.notes, folder / f"{self.name}.png", self.title)
+        return findings(results, paper, self.notes)
 
     def places(self, options: Options) -> list[Place]:
         """Return (column, row) of all rows of the tables.
@@ -159,8 +159,8 @@ class LevelStudy(Study):
             "runs-dir": str((folder / "runs").absolute()),
         }
         strategy = check_strategy(config["strategy"])
-        table, own = table_of(strategy), strategy.settings_type.names()
-        config = {f"{table}.{key}" if key in own else key: v for key, v in config.items()}
+        table, settings = table_of(strategy), strategy.settings_type.names()
+        config = {f"{table}.{key}" if key in settings else key: v for key, v in config.items()}
         if seed == SEARCH_SEED:
             del config["second"]
         if options.model and "model" not in row.config:
@@ -190,7 +190,7 @@ def alike_opt_outs(
     clients, or as many as there are.
 
     Raises:
-        DataError: there is no such client.
+        DataError: no client has more than half.
     """
     targets = load_dataset(dataset, data_dir).train.targets
     parts = split(targets, None, sites, partition, seed)

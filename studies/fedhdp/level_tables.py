@@ -16,7 +16,6 @@ import numpy as np
 
 from hdpfl_flower.errors import DataError
 from server_app.in_process.comparison import RunJob
-from studies.framework.plots import plot_columns
 from studies.framework.results import Value
 from studies.framework.study import Findings, Table
 
@@ -40,9 +39,6 @@ CELLS = {
 PAPER_ORDER = ("all", *CELLS)
 """Entries of a paper's row: five accuracies in percent, NaN if none."""
 
-SHORT = 1.0
-"""Points below the paper's global accuracy that a note reports."""
-
 
 @dataclass(frozen=True)
 class LevelResult:
@@ -61,10 +57,10 @@ class LevelResult:
     def mean(self, level: str, model: str) -> tuple[float, float, float]:
         """Return mean accuracy, its sd over seeds (percent), and mean variance.
 
-        The variance is over the clients of the level, of the accuracy as a fraction, times 100,
-        as in the paper's numbers. NaN if there is no such model.
+        The variance is over the clients of the level, of the accuracy as a fraction, times 100, as
+        in the paper's numbers. NaN without that model.
         """
-        pairs = [one[level, model] for one in self.levels if (level, model) in one]
+        pairs = [of_seed[level, model] for of_seed in self.levels if (level, model) in of_seed]
         if not pairs:
             return math.nan, math.nan, math.nan
         means, variances = 100 * np.array(pairs).T
@@ -89,26 +85,23 @@ def read_levels(job: RunJob) -> Levels:
 
 
 def findings(
-    found: Mapping[Place, LevelResult],
+    results: Mapping[Place, LevelResult],
     paper: Mapping[str, Sequence[float]],
     notes: Sequence[str],
-    picture: Path,
-    title: str,
 ) -> Findings:
-    """Draw the picture under ``title``; return tables, numbers and notes."""
-    columns = list(dict.fromkeys(column for column, _ in found))
+    """Return tables, numbers and notes."""
+    columns = list(dict.fromkeys(column for column, _ in results))
     tables: list[Table] = []
     said: list[str] = []
     numbers: list[dict[str, Any]] = []
     for column in columns:
-        rows = {row: one for (c, row), one in found.items() if c == column}
+        rows = {row: result for (c, row), result in results.items() if c == column}
         tables.append(_main_table(column, rows, paper))
-        if any(len(one.searched.rates) > 1 for one in rows.values()):
+        if any(len(result.searched.rates) > 1 for result in rows.values()):
             tables.append(_search_table(column, rows))
-        said += [*_comparisons(column, rows), *_short_of(column, rows, paper)]
-        numbers += [_numbers(column, row, one, paper) for row, one in rows.items()]
-    _draw(found, columns, picture, title)
-    if any(one.searched.at_edge for one in found.values()):
+        said += _comparisons(column, rows)
+        numbers += [_numbers(column, row, result, paper) for row, result in rows.items()]
+    if any(result.searched.at_edge for result in results.values()):
         said.append(
             "* the best rate lies at the edge of those searched; a wider search may do better."
         )
@@ -119,30 +112,44 @@ def findings(
 
 def best_of(rows: Mapping[str, LevelResult], names: Iterable[str]) -> str:
     """Return the row of ``names`` with the best search (else reported) value."""
-    known = [name for name in names if name in rows]
+    present = [name for name in names if name in rows]
 
     def value(name: str) -> float:
-        one = rows[name]
-        return one.reported.mean if math.isnan(one.searched.mean) else one.searched.mean
+        result = rows[name]
+        return result.reported.mean if math.isnan(result.searched.mean) else result.searched.mean
 
-    return max(known, key=value, default="")
+    return max(present, key=value, default="")
 
 
 def _main_table(
     column: str, rows: Mapping[str, LevelResult], paper: Mapping[str, Sequence[float]]
 ) -> Table:
-    head = ("", "all", "global: private", "opted out", "Δ", "personal: private",
-            "personal: opted out", "Δ", "server rate")  # fmt: skip
-    lines = [_line(row, one, paper.get(row)) for row, one in rows.items()]
+    head = (
+        "",
+        "all",
+        "global: private",
+        "opted out",
+        "Δ",
+        "personal: private",
+        "personal: opted out",
+        "Δ",
+        "server rate",
+    )
+    lines = [_line(row, result, paper.get(row)) for row, result in rows.items()]
     some = next(iter(rows.values()))
     constant = [some.mean(level, CONSTANT) for level in (PRIVATE, OPTED_OUT)]
     lines.append(
         (
-            "constant predictor", "–", "–", "–", "–",
+            "constant predictor",
+            "–",
+            "–",
+            "–",
+            "–",
             *(_accuracy(mean, variance, None) for mean, _, variance in constant),
-            _difference(constant[1][0], constant[0][0]), "–",
+            _difference(constant[1][0], constant[0][0]),
+            "–",
         )
-    )  # fmt: skip
+    )
     seeds = len(some.levels)
     title = (
         f"{column}: accuracy, %; all: last 5 rounds, ± sd over {seeds} seeds; by level: the last "
@@ -151,21 +158,26 @@ def _main_table(
     return Table(title, head, tuple(lines))
 
 
-def _line(row: str, one: LevelResult, paper: Sequence[float] | None) -> tuple[str, ...]:
+def _line(row: str, result: LevelResult, paper: Sequence[float] | None) -> tuple[str, ...]:
     published = dict(zip(PAPER_ORDER, paper, strict=True)) if paper else {}
-    everybody = f"{one.reported.mean:.1f}"
-    if not math.isnan(one.reported.sd):
-        everybody += f" ± {one.reported.sd:.1f}"
+    everybody = f"{result.reported.mean:.1f}"
+    if not math.isnan(result.reported.sd):
+        everybody += f" ± {result.reported.sd:.1f}"
     if "all" in published:
         everybody += f" [{published['all']:g}]"
-    found = {name: one.mean(*place) for name, place in CELLS.items()}
-    text = [_accuracy(mean, var, published.get(name)) for name, (mean, _, var) in found.items()]
-    means = [mean for mean, _, _ in found.values()]
-    rate = f"{one.searched.rate:g}" + ("*" if one.searched.at_edge else "")
+    cells = {name: result.mean(*place) for name, place in CELLS.items()}
+    text = [_accuracy(mean, var, published.get(name)) for name, (mean, _, var) in cells.items()]
+    means = [mean for mean, _, _ in cells.values()]
+    rate = f"{result.searched.rate:g}" + ("*" if result.searched.at_edge else "")
     return (
-        row, everybody, *text[:2], _difference(means[1], means[0]),
-        *text[2:], _difference(means[3], means[2]), rate,
-    )  # fmt: skip
+        row,
+        everybody,
+        *text[:2],
+        _difference(means[1], means[0]),
+        *text[2:],
+        _difference(means[3], means[2]),
+        rate,
+    )
 
 
 def _accuracy(mean: float, variance: float, paper: float | None) -> str:
@@ -180,13 +192,13 @@ def _difference(loose: float, strict: float) -> str:
 
 
 def _search_table(column: str, rows: Mapping[str, LevelResult]) -> Table:
-    rates = list(dict.fromkeys(rate for one in rows.values() for rate in one.searched.rates))
+    rates = list(dict.fromkeys(rate for result in rows.values() for rate in result.searched.rates))
     return Table(
         f"{column}: search for the server's learning rate, accuracy in %, seed 0",
         ("", *(f"{rate:g}" for rate in rates)),
         tuple(
-            (row, *(f"{one.searched.rates.get(rate, math.nan):.1f}" for rate in rates))
-            for row, one in rows.items()
+            (row, *(f"{result.searched.rates.get(rate, math.nan):.1f}" for rate in rates))
+            for row, result in rows.items()
         ),
     )
 
@@ -204,48 +216,37 @@ def _comparisons(column: str, rows: Mapping[str, LevelResult]) -> list[str]:
     if best and DP_FEDAVG in rows:
         gain = rows[best].reported.mean - rows[DP_FEDAVG].reported.mean
         how = "here" if math.isnan(rows[best].searched.mean) else "by the search"
-        said.append(f"{column}: '{best}', the best {how}, is {gain:+.1f} points from "
-                    f"'{DP_FEDAVG}'.")  # fmt: skip
+        said.append(
+            f"{column}: '{best}', the best {how}, is {gain:+.1f} points from '{DP_FEDAVG}'."
+        )
     best = max(fixed, key=lambda row: rows[row].reported.mean, default="")
     if best and AUTO in rows:
         gain = rows[AUTO].reported.mean - rows[best].reported.mean
-        said.append(f"{column}: '{AUTO}' is {gain:+.1f} points from '{best}', the best fixed r "
-                    "in hindsight.")  # fmt: skip
+        said.append(
+            f"{column}: '{AUTO}' is {gain:+.1f} points from '{best}', the best fixed r "
+            "in hindsight."
+        )
     return said
 
 
-def _short_of(
-    column: str, rows: Mapping[str, LevelResult], paper: Mapping[str, Sequence[float]]
-) -> list[str]:
-    short = {
-        row: one.reported.mean - paper[row][0]
-        for row, one in rows.items()
-        if row in paper and one.reported.mean < paper[row][0] - SHORT
-    }
-    if not short:
-        return []
-    listed = ", ".join(f"{row} {gap:+.1f}" for row, gap in short.items())
-    return [f"{column}: below the paper's global accuracy by more than a point: {listed}."]
-
-
 def _numbers(
-    column: str, row: str, one: LevelResult, paper: Mapping[str, Sequence[float]]
+    column: str, row: str, result: LevelResult, paper: Mapping[str, Sequence[float]]
 ) -> dict[str, Any]:
-    cells = {name: one.mean(*place) for name, place in CELLS.items()}
-    constant = {level: one.mean(level, CONSTANT) for level in (PRIVATE, OPTED_OUT)}
+    cells = {name: result.mean(*place) for name, place in CELLS.items()}
+    constant = {level: result.mean(level, CONSTANT) for level in (PRIVATE, OPTED_OUT)}
     return {
         "column": column,
         "row": row,
-        "accuracy": one.reported.mean,
-        "sd": _known(one.reported.sd),
-        "seeds": len(one.levels),
+        "accuracy": result.reported.mean,
+        "sd": _known(result.reported.sd),
+        "seeds": len(result.levels),
         "levels": {name: _triple(cell) for name, cell in cells.items()},
         "constant": {level: _triple(cell) for level, cell in constant.items()},
-        "server-learning-rate": one.searched.rate,
-        "search": {f"{rate:g}": mean for rate, mean in one.searched.rates.items()},
-        "at-edge": one.searched.at_edge,
+        "server-learning-rate": result.searched.rate,
+        "search": {f"{rate:g}": mean for rate, mean in result.searched.rates.items()},
+        "at-edge": result.searched.at_edge,
         "paper": [_known(value) for value in paper[row]] if row in paper else None,
-        "curve": [_known(x) for x in np.nanmean(one.reported.curves, axis=0)],
+        "curve": [_known(x) for x in np.nanmean(result.reported.curves, axis=0)],
     }
 
 
@@ -256,22 +257,3 @@ def _triple(cell: tuple[float, float, float]) -> dict[str, float | None]:
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
-
-
-def _draw(
-    found: Mapping[Place, LevelResult], columns: Sequence[str], path: Path, title: str
-) -> None:
-    panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
-    for column in columns:
-        for model in (GLOBAL, PERSONAL):
-            lines: dict[str, dict[str, tuple[float, float]]] = {}
-            for (c, row), one in found.items():
-                if c != column:
-                    continue
-                line = {"all": (one.reported.mean, one.reported.sd)} if model == GLOBAL else {}
-                for level in (PRIVATE, OPTED_OUT):
-                    mean, spread, _ = one.mean(level, model)
-                    line[level] = (mean, spread)
-                lines[row] = line
-            panels[f"{model} model, {column}"] = lines
-    plot_columns(panels, path, "accuracy, %", title)

@@ -145,8 +145,13 @@ FEDHDP_PERSONAL = LevelStudy(
         ),
         Setting("non-private λ = 0.5", {"strategy": "non-private", "second": "kept pull=0.5"}),
     ),
-    quick_rows=(LOCAL.label, "dp-fedavg λ = 0.5", "fedhdp r = 0.1 λ = 0.005",
-                "fedhdp r = 0.1 λ = 0.5", "fedhdp r = 0.1 λ = 2"),
+    quick_rows=(
+        LOCAL.label,
+        "dp-fedavg λ = 0.5",
+        "fedhdp r = 0.1 λ = 0.005",
+        "fedhdp r = 0.1 λ = 0.5",
+        "fedhdp r = 0.1 λ = 2",
+    ),
     columns=(_rounds(100), _rounds(300)),
     quick_columns=("T = 100",),
     notes=(
@@ -155,4 +160,4 @@ FEDHDP_PERSONAL = LevelStudy(
         "'local training alone' is λ = 0: the personal model starts from the first global model "
         "that the client receives, and nothing pulls it back.",
     ),
-)  # fmt: skip
+)

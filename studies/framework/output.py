@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rich.measure import Measurement
 from rich.table import Table as RichTable
 
 from hdpfl_flower.system.files import replace_file
@@ -35,26 +34,17 @@ def save(study: Study, findings: Findings, folder: Path, command: str) -> None:
 def show(findings: Findings) -> None:
     """Print the tables and the notes."""
     for table in findings.tables:
-        console.print(_fitted(table))
+        console.print(_rich(table))
     for note in findings.notes:
         console.print(f"- {note}", markup=False)
 
 
-def _fitted(table: Table) -> RichTable:
-    """Return the table to print, transposed if otherwise too wide."""
-    shown = _rich(table.title, (table.head, *table.rows))
-    wanted = Measurement.get(console, console.options.update(max_width=10_000), shown).maximum
-    if wanted > console.width and len(table.head) > len(table.rows) + 1:
-        return _rich(table.title, tuple(zip(table.head, *table.rows, strict=True)))
-    return shown
-
-
-def _rich(title: str, lines: tuple[tuple[str, ...], ...]) -> RichTable:
-    shown = RichTable(title=title)
-    for number, head in enumerate(lines[0]):
+def _rich(table: Table) -> RichTable:
+    shown = RichTable(title=table.title)
+    for number, head in enumerate(table.head):
         shown.add_column(head, justify="right" if number else "left")
-    for line in lines[1:]:
-        shown.add_row(*line)
+    for row in table.rows:
+        shown.add_row(*row)
     return shown
 
 

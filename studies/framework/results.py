@@ -63,8 +63,8 @@ def value_of(runs: Sequence[Sequence[Event]], metric: str = "accuracy") -> Value
 def best_rate(values: Mapping[float, Value]) -> Value:
     """Return the value of the best learning rate, smallest on ties."""
     means = {rate: values[rate].mean for rate in sorted(values)}
-    known = {rate: mean for rate, mean in means.items() if not math.isnan(mean)} or means
-    best = max(known, key=lambda rate: known[rate])
+    finite = {rate: mean for rate, mean in means.items() if not math.isnan(mean)} or means
+    best = max(finite, key=lambda rate: finite[rate])
     return replace(values[best], rates=means, rate=best)
 
 
@@ -79,15 +79,15 @@ def grid_values(
         cells: (noise, row, column) → learning rate → runs.
         metrics: a block's name beside its noise → its metric; learning rates
             are chosen by the first.
-        personal: rows whose personal models count, if they were tested.
+        personal: rows in which personal models count, if they were tested.
     """
     blocks: dict[tuple[str, str], dict[Place, Value]] = {}
     for (noise, row, column), rates in cells.items():
         tested = {name for runs in rates.values() for run in runs for name in run[-1]["metrics"]}
-        own = PERSONAL if row in personal and f"{PERSONAL}accuracy" in tested else ""
+        prefix = PERSONAL if row in personal and f"{PERSONAL}accuracy" in tested else ""
         chosen = None
         for name, metric in metrics.items():
-            values = {rate: value_of(events, own + metric) for rate, events in rates.items()}
+            values = {rate: value_of(events, prefix + metric) for rate, events in rates.items()}
             # The first metric chooses the rate: all numbers of a cell come from the same runs.
             chosen = chosen or best_rate(values)
             value = replace(values[chosen.rate], rates=chosen.rates, rate=chosen.rate)
@@ -161,8 +161,11 @@ def _notes(values: Mapping[Place, Value], paper: Mapping[tuple[str, str], float]
             "* the best learning rate lies at the edge of the grid; a wider one may do better."
         )
     longest = max(value.curves.shape[1] for value in values.values())
-    short = [f"{r} at {c}" for (_, r, c), v in values.items() if np.isnan(v.curves[:, -1]).any()
-             or v.curves.shape[1] < longest]  # fmt: skip
+    short = [
+        f"{r} at {c}"
+        for (_, r, c), v in values.items()
+        if np.isnan(v.curves[:, -1]).any() or v.curves.shape[1] < longest
+    ]
     if short:
         notes.append(
             "Ended before their last round (no quorum, or budgets used up), with the accuracy of "

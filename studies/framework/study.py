@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.scenarios.attacks import Attack
 from hdpfl_flower.system.paths import available_cores
 from server_app.in_process.comparison import OnRound, RunJob, compare
+from server_app.in_process.liars import Attack
 from server_app.plots import plot_panels
 from server_app.progress import rounds_bar
 from studies.framework.kept_runs import finished_run, keep, with_run_name
@@ -157,9 +157,9 @@ class Study(ABC):
 
     @abstractmethod
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """Run missing jobs, draw ``<name>.png`` and return the findings.
+        """Run missing jobs and return the findings.
 
-        The picture is written into ``folder``.
+        Where the source has a figure, ``<name>.png`` is drawn into ``folder``.
 
         Raises:
             HDPFLError: from the first run that cannot start; finished runs are kept.
@@ -220,8 +220,9 @@ class GridStudy(Study):
             TermsError: ``--strategies``, ``--columns`` or ``--noise`` names an entry that the study
                 lacks.
         """
-        rows = select_or_all([_setting(row).label for row in self.rows], options.strategies,
-                       "--strategies")  # fmt: skip
+        rows = select_or_all(
+            [_setting(row).label for row in self.rows], options.strategies, "--strategies"
+        )
         noises = self._noises(options)
         labels = tuple(column.label for column in self.columns)
         quick = labels if options.full else self.quick_columns or labels
@@ -316,18 +317,18 @@ def run_jobs(
     options: Options,
     title: str,
     work: Callable[[RunJob, OnRound], list[Any]] = keep,
-    kept: Callable[[RunJob], list[Any] | None] = finished_run,
+    stored: Callable[[RunJob], list[Any] | None] = finished_run,
 ) -> dict[str, list[Any]]:
     """Return run id → round events, running unfinished jobs.
 
-    ``work`` runs a job and stores its rounds; ``kept`` reads those of an earlier call, or None.
+    ``work`` runs a job and stores its rounds; ``stored`` reads those of an earlier call, or None.
 
     Raises:
         HDPFLError: from the first job that cannot run; finished ones are kept.
     """
     # Grid places with equal runs share one: the name states all inputs of a result.
     unique = {job.terms.run_id: job for job in jobs}
-    runs = {name: found for name, job in unique.items() if (found := kept(job)) is not None}
+    runs = {name: events for name, job in unique.items() if (events := stored(job)) is not None}
     todo = [job for name, job in unique.items() if name not in runs]
     total = sum(job.stop_after or job.terms.rounds for job in todo)
     if todo:
@@ -342,15 +343,15 @@ def _setting(row: str | Setting) -> Setting:
     return row if isinstance(row, Setting) else Setting(row, {"strategy": row})
 
 
-def select_or_all(known: Sequence[str], asked: Sequence[str], option: str) -> tuple[str, ...]:
+def select_or_all(names: Sequence[str], asked: Sequence[str], option: str) -> tuple[str, ...]:
     """Return the requested names, or all if none is requested.
 
     Raises:
         TermsError: a requested name is unknown; ``option`` names it.
     """
-    unknown = [name for name in asked if name not in known]
+    unknown = [name for name in asked if name not in names]
     if unknown:
         raise TermsError(
-            f"{option}: '{unknown[0]}' is not in this study; it has {', '.join(known)}"
+            f"{option}: '{unknown[0]}' is not in this study; it has {', '.join(names)}"
         )
-    return tuple(asked or known)
+    return tuple(asked or names)

@@ -18,7 +18,6 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Event
 from server_app.in_process.comparison import RunJob
 from studies.framework.kept_runs import with_run_name
-from studies.framework.plots import plot_columns
 from studies.framework.study import OF_DATA, Findings, Options, Study, Table, run_jobs
 from studies.pfa.mixgauss import BASE, ROUNDS
 
@@ -90,15 +89,14 @@ class Megabytes(Study):
         rules = options.strategies or RULES
         jobs = {(m, r): self.job(m, r, options, folder) for m in models for r in rules}
         runs = run_jobs(list(jobs.values()), options, self.name)
-        found = {place: traffic(runs[j.terms.run_id], ROUNDS) for place, j in jobs.items()}
-        self.draw(found, folder / f"{self.name}.png")
+        sent = {place: traffic(runs[j.terms.run_id], ROUNDS) for place, j in jobs.items()}
         counted = min(len(runs[job.terms.run_id]) for job in jobs.values())
         note = f"Counted over {counted} rounds" + (
             "." if counted >= ROUNDS else f"; the later of {ROUNDS} are taken to be like them."
         )
         paper = {} if options.dataset else PAPER_UPLINK  # of MNIST's images
         return Findings(
-            (_table(found, paper),), {"cells": _numbers(found, paper)}, (*self.notes, note)
+            (_table(sent, paper),), {"cells": _numbers(sent, paper)}, (*self.notes, note)
         )
 
     def job(self, model: str, rule: str, options: Options, folder: Path) -> RunJob:
@@ -123,14 +121,6 @@ class Megabytes(Study):
         stop = options.rounds or (0 if options.full else QUICK_ROUNDS)
         return with_run_name(RunJob(RunConfig.parse(config), SITES, stop if stop < ROUNDS else 0))
 
-    def draw(self, found: Mapping[tuple[str, str], Traffic], path: Path) -> None:
-        """Draw mebibytes by way, a panel per model."""
-        panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
-        for (model, rule), sent in found.items():
-            line = {"uplink": sent.up, "downlink": sent.down, "total": sent.total}
-            panels.setdefault(model, {})[rule] = {k: (v, float("nan")) for k, v in line.items()}
-        plot_columns(panels, path, f"MiB in {ROUNDS} rounds", self.title)
-
 
 MEGABYTES = Megabytes(
     name="pfa-megabytes",
@@ -150,9 +140,9 @@ MEGABYTES = Megabytes(
 )
 
 
-def _table(found: Mapping[tuple[str, str], Traffic], paper: Paper) -> Table:
+def _table(counted: Mapping[tuple[str, str], Traffic], paper: Paper) -> Table:
     rows = []
-    for (model, rule), sent in found.items():
+    for (model, rule), sent in counted.items():
         printed = paper.get((model, rule))
         up = f"{sent.up:.1f}" + (f" ({printed:g})" if printed else "")
         rows.append((f"{model}, {rule}", up, f"{sent.down:.1f}", f"{sent.total:.1f}"))
@@ -160,7 +150,7 @@ def _table(found: Mapping[tuple[str, str], Traffic], paper: Paper) -> Table:
     return Table(f"MiB in {ROUNDS} rounds, {SITES} sites, {PUBLIC} public", head, tuple(rows))
 
 
-def _numbers(found: Mapping[tuple[str, str], Traffic], paper: Paper) -> list[dict[str, Any]]:
+def _numbers(counted: Mapping[tuple[str, str], Traffic], paper: Paper) -> list[dict[str, Any]]:
     return [
         {
             "model": model,
@@ -170,5 +160,5 @@ def _numbers(found: Mapping[tuple[str, str], Traffic], paper: Paper) -> list[dic
             "total-mib": sent.total,
             "paper-uplink-mb": paper.get((model, rule)),
         }
-        for (model, rule), sent in found.items()
+        for (model, rule), sent in counted.items()
     ]

@@ -18,7 +18,6 @@ import numpy as np
 from hdpfl_flower.data.datasets import load_dataset
 from server_app.in_process.comparison import RunJob
 from studies.framework.kept_runs import with_run_name
-from studies.framework.plots import plot_positions
 from studies.framework.study import (
     Findings,
     GridStudy,
@@ -28,7 +27,7 @@ from studies.framework.study import (
     run_jobs,
     select_or_all,
 )
-from studies.r_dpcfl.cluster_tables import finding_tables, mss_table, numbers_of, plot_found
+from studies.r_dpcfl.cluster_tables import finding_tables, mss_table, numbers_of
 from studies.r_dpcfl.first_updates import (
     MapResult,
     cluster_first,
@@ -126,15 +125,13 @@ class ClusterStudy(GridStudy):
     finding_seeds: int = 4
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """Run the study; also draw cluster recovery and updates."""
-        found = self.find(options, folder)
-        plot_found(found, folder / f"{self.name}-found.png", self.title)
-        self._draw_updates(found, folder / f"{self.name}-updates.png")
+        """Run the study; also find the clusters of the first updates."""
+        results = self.find(options, folder)
         trained = super().conduct(options, folder)
-        tables = (*finding_tables(found), mss_table(found))
+        tables = (*finding_tables(results), mss_table(results))
         return Findings(
             (*tables, *trained.tables),
-            {**trained.numbers, "found": numbers_of(found)},
+            {**trained.numbers, "found": numbers_of(results)},
             trained.notes,
         )
 
@@ -176,17 +173,6 @@ class ClusterStudy(GridStudy):
         most = len(load_dataset(job.terms.dataset, options.data_dir).train) // job.num_sites
         split = f"iid:{min(int(records), most)}"
         return with_run_name(replace(job, config=job.config.updated(partition=split)))
-
-    def _draw_updates(self, found: Mapping[tuple[str, int], list[MapResult]], path: Path) -> None:
-        """Draw the maps' pictures of the unequal ε, or the first column."""
-        columns = [column for column, _ in found]
-        column = "unequal ε" if "unequal ε" in columns else columns[0]
-        panels = {
-            f"{one.map}, {column}": (one.positions[:, :2], one.truth)
-            for one in found[column, 1]
-            if one.given
-        }
-        plot_positions(panels, path, f"First updates by group: {self.title}")
 
 
 def _study(kind: str, change: str) -> ClusterStudy:

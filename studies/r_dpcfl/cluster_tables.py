@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from studies.framework.plots import plot_columns
 from studies.framework.study import Table
 from studies.r_dpcfl.first_updates import MAPS, MapResult
 
@@ -21,33 +19,37 @@ EDGES = (0.0, 1.0, 2.0, 5.0, 10.0, math.inf)
 """Edges of MSS classes; the paper trusts clusters above 2."""
 
 
-def finding_tables(found: Places) -> tuple[Table, ...]:
+def finding_tables(results: Places) -> tuple[Table, ...]:
     """Return seed counts with all groups, and the minority, by column, map."""
-    columns = list(dict.fromkeys(column for column, _ in found))
+    columns = list(dict.fromkeys(column for column, _ in results))
     return tuple(
         Table(
-            f"first rounds that found {what}, of {_seeds(found)}",
+            f"first rounds that found {what}, of {_seeds(results)}",
             ("", *columns),
             tuple(
                 (
                     row_name(name, given),
-                    *(str(sum(getattr(f, attribute) for f in _of(found, c, name, given)))
-                      for c in columns),
+                    *(
+                        str(sum(getattr(f, attribute) for f in _of(results, c, name, given)))
+                        for c in columns
+                    ),
                 )
                 for name, given in _rows()
             ),
         )
         for what, attribute in (("all four groups", "all"), ("the minority", "minority"))
-    )  # fmt: skip
+    )
 
 
-def mss_table(found: Places) -> Table:
+def mss_table(results: Places) -> Table:
     """Return how often clusters are right and trusted, by MSS."""
     bins = list(pairwise(EDGES))
     head = ["", *(f"≤ {high:g}" if high < math.inf else f"> {low:g}" for low, high in bins)]
     rows = []
     for name, given in _rows():
-        ones = [f for events in found.values() for f in events if (f.map, f.given) == (name, given)]
+        ones = [
+            f for events in results.values() for f in events if (f.map, f.given) == (name, given)
+        ]
         inside = [[f for f in ones if low < f.mss <= high] for low, high in bins]
         cells = (f"{sum(f.all for f in some)} of {len(some)}" if some else "–" for some in inside)
         trusted = [f for f in ones if f.separated]
@@ -61,36 +63,23 @@ def mss_table(found: Places) -> Table:
     )
 
 
-def numbers_of(found: Places) -> list[dict[str, Any]]:
+def numbers_of(results: Places) -> list[dict[str, Any]]:
     """Return all findings without their pictures."""
     return [
         {
             "column": column,
             "seed": seed,
-            "map": one.map,
-            "clusters-given": one.given,
-            "all": one.all,
-            "minority": one.minority,
-            "mss": one.mss,
-            "separated": one.separated,
-            "sizes": np.bincount(one.assignment).tolist(),
+            "map": result.map,
+            "clusters-given": result.given,
+            "all": result.all,
+            "minority": result.minority,
+            "mss": result.mss,
+            "separated": result.separated,
+            "sizes": np.bincount(result.assignment).tolist(),
         }
-        for (column, seed), ones in found.items()
-        for one in ones
+        for (column, seed), ones in results.items()
+        for result in ones
     ]
-
-
-def plot_found(found: Places, path: Path, title: str) -> None:
-    """Draw the shares of recovered groups and minorities, by column."""
-    columns = list(dict.fromkeys(column for column, _ in found))
-    panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
-    for what, attribute in (("all four groups", "all"), ("the minority", "minority")):
-        for name, given in _rows():
-            line = panels.setdefault(what, {}).setdefault(row_name(name, given), {})
-            for column in columns:
-                share = np.mean([getattr(f, attribute) for f in _of(found, column, name, given)])
-                line[column] = float(share), math.nan
-    plot_columns(panels, path, f"share of {_seeds(found)} seeds", title)
 
 
 def row_name(name: str, given: bool) -> str:
@@ -102,10 +91,15 @@ def _rows() -> list[tuple[str, bool]]:
     return [(name, given) for name in MAPS for given in (True, False)]
 
 
-def _of(found: Places, column: str, name: str, given: bool) -> list[MapResult]:
-    return [f for (c, _), ones in found.items() if c == column for f in ones
-            if (f.map, f.given) == (name, given)]  # fmt: skip
+def _of(results: Places, column: str, name: str, given: bool) -> list[MapResult]:
+    return [
+        f
+        for (c, _), ones in results.items()
+        if c == column
+        for f in ones
+        if (f.map, f.given) == (name, given)
+    ]
 
 
-def _seeds(found: Places) -> int:
-    return len({seed for _, seed in found})
+def _seeds(results: Places) -> int:
+    return len({seed for _, seed in results})

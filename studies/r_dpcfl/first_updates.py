@@ -53,7 +53,6 @@ class MapResult:
         truth: each site's group.
         mss: the least separation.
         separated: whether the map trusts its clusters.
-        positions: the picture that was clustered, shape ``(n, k)``.
     """
 
     map: str
@@ -62,14 +61,13 @@ class MapResult:
     truth: Ints
     mss: float
     separated: bool
-    positions: npt.NDArray[np.float64]
 
     @property
     def all(self) -> bool:
         """Whether the clusters are the true groups, up to numbering.
 
         >>> rows = np.array([1, 1, 0]), np.array([0, 0, 1])
-        >>> MapResult("pca", True, *rows, 3.0, True, np.zeros((3, 2))).all
+        >>> MapResult("pca", True, *rows, 3.0, True).all
         True
         """
         same, true = (x[:, None] == x[None, :] for x in (self.assignment, self.truth))
@@ -80,9 +78,10 @@ class MapResult:
         """Whether each smallest group is exactly one cluster."""
         sizes = np.bincount(self.truth)
         smallest = np.flatnonzero(sizes == sizes[sizes > 0].min())
-        own = [self.truth == group for group in smallest]
+        of_groups = [self.truth == group for group in smallest]
         return all(
-            np.array_equal(self.assignment == self.assignment[sites][0], sites) for sites in own
+            np.array_equal(self.assignment == self.assignment[sites][0], sites)
+            for sites in of_groups
         )
 
 
@@ -148,7 +147,6 @@ def cluster_first(job: RunJob, on_round: OnRound) -> list[Event]:
                     "assignment": clusters.assignment.tolist(),
                     "mss": clusters.mss,
                     "separated": clusters.separated,
-                    "positions": clusters.positions.tolist(),
                 }
             )
     replace_file(folder / FOUND, json.dumps(events).encode(), mode=0o644)
@@ -159,10 +157,10 @@ def cluster_first(job: RunJob, on_round: OnRound) -> list[Event]:
 def clustered(job: RunJob) -> list[Event] | None:
     """Return the kept results of :func:`cluster_first`, or None."""
     try:
-        found = json.loads((_folder(job) / FOUND).read_text())
+        events = json.loads((_folder(job) / FOUND).read_text())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, list) else None
+    return events if isinstance(events, list) else None
 
 
 def read_found(job: RunJob, events: Sequence[Mapping[str, Any]]) -> list[MapResult]:
@@ -176,7 +174,6 @@ def read_found(job: RunJob, events: Sequence[Mapping[str, Any]]) -> list[MapResu
             np.array([groups.of_site(site, job.num_sites) for site in event["sites"]]),
             event["mss"],
             event["separated"],
-            np.array(event["positions"]),
         )
         for event in events
     ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hdpfl_flower.scenarios.attacks import Attack
+from server_app.in_process.liars import OVERSTATED, Attack
 from studies.framework.study import GridStudy, Setting
 
 BASE: dict[str, Any] = {
@@ -103,7 +103,7 @@ FALSIFIED = GridStudy(
     rows=("robust-hdp", "weiavg", "pfa", "public-only", "fedavg"),
     columns=(
         Setting("says 0.95"),
-        Setting("says 20", attack=Attack("overstated-epsilon", sites=(LIAR,))),
+        Setting("says 20", attack=Attack(OVERSTATED, sites=(LIAR,))),
     ),
     picture="columns",
     notes=(

@@ -9,9 +9,9 @@ Table 3.4. The ε and batch sizes are the authors' own lists
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,9 @@ from hdpfl_flower.privacy.accounting import Steps, calibrate
 from hdpfl_flower.scenarios.paper_formulas import robust_hdp_multiplier
 from hdpfl_flower.scenarios.published_budgets import batch_sizes, epsilons
 from server_app.in_process.comparison import RunJob
-from server_app.in_process.worker_pool import make_pool
-from server_app.progress import rounds_bar
 from strategies.averaging.weiavg import epsilon_weights
 from strategies.noise_aware.oracle import inverse_variance_weights
 from studies.framework.kept_runs import with_run_name
-from studies.framework.plots import plot_columns
 from studies.framework.study import (
     NOISES,
     OF_DATA,
@@ -69,6 +66,7 @@ def paper_multiplier(epsilon: float, batch: int) -> float:
     return robust_hdp_multiplier(epsilon, DELTA, batch / RECORDS, ROUNDS * RECORDS / batch)
 
 
+@cache
 def our_multiplier(epsilon: float, batch: int) -> float:
     """Return our accountant's noise multiplier for these steps, rounded up."""
     steps = Steps(batch / RECORDS, math.ceil(ROUNDS * RECORDS / batch))
@@ -128,7 +126,10 @@ class NoiseTable(Study):
     def conduct(self, options: Options, folder: Path) -> Findings:
         """Compute each aggregate's noise from first updates only."""
         dists = [1 + DISTS.index(d) for d in select_or_all(DISTS, options.columns, "--columns")]
-        multipliers = {"robust-hdp": paper_multiplier, "pld": _looked_up(dists, options)}
+        multipliers: dict[str, Multiplier] = {
+            "robust-hdp": paper_multiplier,
+            "pld": our_multiplier,
+        }
         measured, data = _measured(dists, options, folder)
         values = {
             (noise, rule, dist): self.cell(rule, dist, multiplier, measured[noise, dist])
@@ -136,7 +137,6 @@ class NoiseTable(Study):
             for rule in PAPER
             for dist in dists
         }
-        self.draw(values, folder / f"{self.name}.png")
         notes = (*self.notes, f"Robust-HDP's cells: weights from the first updates on {data}.")
         return Findings(tuple(_tables(values, dists)), {"cells": _numbers(values)}, notes)
 
@@ -145,15 +145,6 @@ class NoiseTable(Study):
         if rule == "robust-hdp":
             return measured * aggregated_noise("oracle", dist, multiplier)
         return aggregated_noise(rule, dist, multiplier)
-
-    def draw(self, values: Mapping[tuple[str, str, int], float], path: Path) -> None:
-        """Draw the cells by distribution, a panel per accountant."""
-        panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
-        for (noise, rule, dist), value in values.items():
-            line = panels.setdefault(NOISES[noise], {}).setdefault(rule, {})
-            line[DISTS[dist - 1]] = (value, math.nan)
-        label = "noise of the aggregate, Σw²σ²/(p·η²)"
-        plot_columns(panels, path, label, self.title, logarithmic=True)
 
 
 NOISE_TABLE = NoiseTable(
@@ -173,34 +164,6 @@ NOISE_TABLE = NoiseTable(
 )
 
 
-def _looked_up(dists: Sequence[int], options: Options) -> Multiplier:
-    """Return our multiplier from a table computed on all cores."""
-    todo = sorted({p for d in dists for p in (*clients(d), *clients(d, least=True))})
-    found: dict[tuple[float, int], float] = {}
-    with rounds_bar(len(todo), "our accountant") as tick, _mapping(options.cores) as over:
-        for pair, z in zip(todo, over(_ours, todo), strict=True):
-            found[pair] = z
-            tick()
-    return lambda epsilon, batch: found[epsilon, batch]
-
-
-@contextmanager
-def _mapping(cores: int) -> Iterator[Callable[..., Iterable[float]]]:
-    """Yield a ``map`` over the cores; the built-in one for one core."""
-    if cores <= 1:
-        yield map
-        return
-    pool = make_pool(cores)
-    try:
-        yield pool.map
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _ours(pair: tuple[float, int]) -> float:
-    return our_multiplier(*pair)
-
-
 def _measured(
     dists: Sequence[int], options: Options, folder: Path
 ) -> tuple[dict[tuple[str, int], float], str]:
@@ -217,12 +180,12 @@ def _measured(
         place: np.array(runs[job.terms.run_id][0]["weights"], dtype=np.float64)
         for place, job in jobs.items()
     }
-    found = {
+    ratios = {
         (noise, dist): excess(weights[noise, dist, "robust-hdp"], weights[noise, dist, "oracle"])
         for noise, dist, rule in jobs
         if rule == "oracle"
     }
-    return found, f"{dataset}, {next(iter(jobs.values())).terms.model}"
+    return ratios, f"{dataset}, {next(iter(jobs.values())).terms.model}"
 
 
 def _first_round(

@@ -68,11 +68,12 @@ def ratio(curves: Curves, method: str, other: str, panel: str) -> float:
 
 def _ordered(curves: Curves, server_round: int) -> bool:
     """Return whether gaps fall with k after a round (−1: rise)."""
-    at = server_round - 1 if server_round > 0 else -1
-    found = [
-        [curves[m, panel][:, at].mean() for m in (AVG_1, AVG_5, AVG_20)] for panel in panels(curves)
+    index = server_round - 1 if server_round > 0 else -1
+    by_panel = [
+        [curves[m, panel][:, index].mean() for m in (AVG_1, AVG_5, AVG_20)]
+        for panel in panels(curves)
     ]
-    return all(k_1 < k_5 < k_20 if at < 0 else k_1 > k_5 > k_20 for k_1, k_5, k_20 in found)
+    return all(k_1 < k_5 < k_20 if index < 0 else k_1 > k_5 > k_20 for k_1, k_5, k_20 in by_panel)
 
 
 FEDAVG_STEPS = SplittingStudy(
@@ -172,7 +173,9 @@ AVERAGES = SplittingStudy(
     minutes=1,
     panels=(least_squares(SMALL, 100, 3000), logistic(100)),
     methods=tuple(
-        one for m in AVERAGED for one in (m, replace(m, label=m.label + ERGODIC, ergodic=True))
+        method
+        for m in AVERAGED
+        for method in (m, replace(m, label=m.label + ERGODIC, ergodic=True))
     ),
     expected={("FedProx 1/t", "std 0.25"): 2.6e-7, ("FedProx 1/t" + ERGODIC, "std 0.25"): 3.3e3},
     claims=(
@@ -258,14 +261,14 @@ def _fewer(curves: Curves, kind: str) -> bool:
 
     Rounds are those to 1e-8, or to 1.5 times the gap at which the plain method ends.
     """
-    found = []
+    is_faster = []
     for panel in panels(curves):
         for method in ACCELERATED:
             target = max(1e-8, 1.5 * final(curves, method.label, panel))
             fast = rounds_to(curves[method.label + kind, panel], target)
             plain = rounds_to(curves[method.label, panel], target)
-            found.append(fast is not None and (plain is None or fast < plain))
-    return all(found)
+            is_faster.append(fast is not None and (plain is None or fast < plain))
+    return all(is_faster)
 
 
 ANDERSON = SplittingStudy(
@@ -275,9 +278,9 @@ ANDERSON = SplittingStudy(
     minutes=1,
     panels=(least_squares(SMALL), logistic()),
     methods=tuple(
-        one
+        method
         for m in ACCELERATED
-        for one in (
+        for method in (
             m,
             replace(m, label=m.label + TAU, memory=2),
             replace(m, label=m.label + LATE, memory=2, late=True),

@@ -110,15 +110,15 @@ def gaps(
     on_round: Callable[[], None] = lambda: None,
 ) -> Floats:
     """Return f(model) − f(x*) after each round, shape ``(rounds,)``; inf after divergence."""
-    found = np.full(rounds, np.inf)
+    values = np.full(rounds, np.inf)
     with np.errstate(over="ignore", invalid="ignore"):
-        for number, one in enumerate(iterate(method, problem, eta, rounds)):
-            gap = problem.gap(one.model)
+        for number, iterated in enumerate(iterate(method, problem, eta, rounds)):
+            gap = problem.gap(iterated.model)
             if not np.isfinite(gap):
                 break
-            found[number] = gap
+            values[number] = gap
             on_round()
-    return found
+    return values
 
 
 def _map(

@@ -120,8 +120,8 @@ class LeastSquares(Problem):
     @cached_property
     def solution(self) -> Floats:
         """Solution of the normal equations."""
-        found: Floats = np.linalg.solve(self._hessian, self.linear.sum(0))
-        return found
+        minimiser: Floats = np.linalg.solve(self._hessian, self.linear.sum(0))
+        return minimiser
 
     def gradient(self, points: Floats) -> Floats:
         """Return Aᵢᵀ(Aᵢxᵢ − bᵢ), shape ``(n, d)``."""
@@ -173,8 +173,8 @@ class Logistic(Problem):
         parameters = self.features.shape[2]
         pooled = Logistic(self.features.reshape(1, -1, parameters), self.labels.reshape(1, -1))
         nowhere = np.zeros((1, parameters))
-        found: Floats = pooled._newton(nowhere, 0.0, nowhere)[0]
-        return found
+        minimiser: Floats = pooled._newton(nowhere, 0.0, nowhere)[0]
+        return minimiser
 
     def gradient(self, points: Floats) -> Floats:
         """Return Aᵢᵀ(σ(Aᵢxᵢ) − yᵢ), shape ``(n, d)``."""
@@ -241,10 +241,10 @@ def _times(matrices: Floats, vectors: Floats) -> Floats:
 
 
 def _norms(vectors: Floats) -> Floats:
-    found: Floats = np.sqrt(np.square(vectors).sum(axis=1))
-    return found
+    norms: Floats = np.sqrt(np.square(vectors).sum(axis=1))
+    return norms
 
 
 def _sigmoid(margins: Floats) -> Floats:
-    found: Floats = 0.5 * (1 + np.tanh(0.5 * margins))
-    return found
+    probabilities: Floats = 0.5 * (1 + np.tanh(0.5 * margins))
+    return probabilities

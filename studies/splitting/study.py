@@ -102,8 +102,8 @@ class SplittingStudy(Study):
         total = sum(setting.rounds for _, setting in runs) * len(methods)
         with rounds_bar(total, self.name) as tick:
             for label, setting in runs:
-                for method, found in _lines(methods, setting, folder / "runs", tick):
-                    curves.setdefault((method, label), []).append(found)
+                for method, curve in _lines(methods, setting, folder / "runs", tick):
+                    curves.setdefault((method, label), []).append(curve)
         return self._findings({key: np.array(c) for key, c in curves.items()}, options, folder)
 
     def _settings(self, options: Options) -> dict[str, ProblemSetting]:
@@ -112,15 +112,16 @@ class SplittingStudy(Study):
         Raises:
             TermsError: ``--columns`` names an entry that the study lacks.
         """
-        known = {panel.label: panel for panel in self.panels}
-        chosen = select_or_all(tuple(known), options.columns, "--columns")
-        forms = {c: known[c].full if options.full else known[c].quick for c in chosen}
+        panels = {panel.label: panel for panel in self.panels}
+        chosen = select_or_all(tuple(panels), options.columns, "--columns")
+        forms = {c: panels[c].full if options.full else panels[c].quick for c in chosen}
         return {c: replace(f, rounds=options.rounds or f.rounds) for c, f in forms.items()}
 
     def _methods(self, options: Options) -> tuple[Method, ...]:
-        known = {method.label: method for method in self.methods}
-        return tuple(known[m] for m in select_or_all(tuple(known), options.strategies,
-                                                     "--strategies"))  # fmt: skip
+        methods = {method.label: method for method in self.methods}
+        return tuple(
+            methods[m] for m in select_or_all(tuple(methods), options.strategies, "--strategies")
+        )
 
     def _findings(self, curves: Curves, options: Options, folder: Path) -> Findings:
         settings = self._settings(options)
@@ -131,8 +132,10 @@ class SplittingStudy(Study):
         plot_gaps(panels, folder / f"{self.name}.png", self.title)
         # The expected numbers are those of the published size and number of rounds.
         expected = self.expected if options.full and not options.rounds else {}
-        cells = [self._cell(key, curve, settings[key[1]], expected.get(key))
-                 for key, curve in curves.items()]  # fmt: skip
+        cells = [
+            self._cell(key, curve, settings[key[1]], expected.get(key))
+            for key, curve in curves.items()
+        ]
         verdicts = [(c, held) for c in self.claims if (held := _verdict(c, curves)) is not None]
         numbers = {
             "cells": cells,
@@ -157,7 +160,7 @@ class SplittingStudy(Study):
             "final-gap": final if np.isfinite(final) else None,
             "target": target,
             "rounds-to-target": rounds_to(curve, target),
-            "rounds-by-seed": [rounds_to(one[None], target) for one in curve],
+            "rounds-by-seed": [rounds_to(row[None], target) for row in curve],
             "expected": expected,
         }
 
@@ -177,8 +180,8 @@ class SplittingStudy(Study):
     def _text(self, cell: Mapping[str, Any]) -> str:
         beside = "" if cell["expected"] is None else f" ({cell['expected']:g})"
         if self.rounds_to_target:
-            found = cell["rounds-to-target"]
-            return f"{'–' if found is None else f'{found:.0f}'}{beside} to {cell['target']:g}"
+            rounds = cell["rounds-to-target"]
+            return f"{'–' if rounds is None else f'{rounds:.0f}'}{beside} to {cell['target']:g}"
         final = cell["final-gap"]
         return ("diverges" if final is None else f"{final:.2g}") + beside
 
@@ -209,16 +212,16 @@ def _lines(
     lines = []
     for method in methods:
         path = folder / f"{_name(method, setting)}.json"
-        found = _stored(path, setting.rounds)
-        if found is None:
+        curve = _stored(path, setting.rounds)
+        if curve is None:
             problem = problem or setting.data.draw()
-            found = gaps(method, problem, setting.eta, setting.rounds, tick)
+            curve = gaps(method, problem, setting.eta, setting.rounds, tick)
             folder.mkdir(parents=True, exist_ok=True)
-            replace_file(path, json.dumps(_finite(found)).encode(), mode=0o644)
+            replace_file(path, json.dumps(_finite(curve)).encode(), mode=0o644)
         else:
             for _ in range(setting.rounds):
                 tick()
-        lines.append((method.label, found))
+        lines.append((method.label, curve))
     return lines
 
 
@@ -236,10 +239,10 @@ def _name(method: Method, setting: ProblemSetting) -> str:
 
 def _stored(path: Path, rounds: int) -> Floats | None:
     try:
-        found = np.array(json.loads(path.read_text()), dtype=np.float64)
+        values = np.array(json.loads(path.read_text()), dtype=np.float64)
     except (OSError, ValueError, TypeError):
         return None
-    return np.where(np.isnan(found), np.inf, found) if found.shape == (rounds,) else None
+    return np.where(np.isnan(values), np.inf, values) if values.shape == (rounds,) else None
 
 
 def _finite(values: Floats) -> list[float | None]:

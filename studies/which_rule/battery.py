@@ -183,11 +183,11 @@ def _battery() -> tuple[Case, ...]:
     others = [
         Case(
             f"{name} {rounds}",
-            {**one.config, "rounds": rounds},
-            one.sites,
+            {**case.config, "rounds": rounds},
+            case.sites,
             tuned=rounds == ROUNDS[0],
         )
-        for name, one in _OTHERS.items()
+        for name, case in _OTHERS.items()
         for rounds in ROUNDS
     ]
     # Heart first: a folder without its records stops the study before hours of MNIST.

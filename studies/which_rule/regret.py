@@ -102,23 +102,23 @@ def to_rule(accuracies: Accuracies, rule: str, other: str) -> tuple[str, Differe
     return other, difference(accuracies[rule], accuracies[other])
 
 
-def worst(found: Mapping[str, tuple[str, Difference] | None]) -> Worst | None:
+def worst(to_others: Mapping[str, tuple[str, Difference] | None]) -> Worst | None:
     """Return the case with the least mean difference, or None.
 
     Args:
-        found: case → the other strategy and the difference to it.
+        to_others: case → the other strategy and the difference to it.
 
     >>> worst({"x": ("b", Difference(0.5, 0.1)), "y": ("c", Difference(-2.0, 0.1)), "z": None})
     Worst(case='y', difference=Difference(mean=-2.0, error=0.1), other='c')
     """
-    known = {case: one for case, one in found.items() if one is not None}
-    if not known:
+    pairs = {case: pair for case, pair in to_others.items() if pair is not None}
+    if not pairs:
         return None
-    case = min(known, key=lambda name: known[name][1].mean)
-    return Worst(case, known[case][1], known[case][0])
+    case = min(pairs, key=lambda name: pairs[name][1].mean)
+    return Worst(case, pairs[case][1], pairs[case][0])
 
 
-def established(found: Mapping[str, tuple[str, Difference] | None], points: float) -> int:
+def established(to_others: Mapping[str, tuple[str, Difference] | None], points: float) -> int:
     """Return the cases with an established deficit of over ``points``.
 
     Their number, by two standard errors.
@@ -129,5 +129,5 @@ def established(found: Mapping[str, tuple[str, Difference] | None], points: floa
     >>> established({"x": ("b", far), "y": ("b", near), "z": ("b", unsure)}, 0.5)
     1
     """
-    differences = [one[1] for one in found.values() if one is not None]
-    return sum(one.mean < -points and one.is_established for one in differences)
+    differences = [pair[1] for pair in to_others.values() if pair is not None]
+    return sum(gap.mean < -points and gap.is_established for gap in differences)

@@ -19,12 +19,10 @@ from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.monitoring.journal import Event
 from server_app.in_process.comparison import RunJob
 from studies.framework.kept_runs import with_run_name
-from studies.framework.plots import plot_differences
 from studies.framework.study import OF_RUNS, Findings, Options, Study, run_jobs, select_or_all
 from studies.which_rule.battery import (
     BASE,
     BATTERY,
-    FEDAVG,
     ODD,
     QUICK,
     RULES,
@@ -34,12 +32,10 @@ from studies.which_rule.battery import (
     Rate,
     RatedTask,
 )
-from studies.which_rule.regret import to_rule
 from studies.which_rule.tables import (
     CaseCell,
     Place,
     accuracies,
-    by_case,
     numbers,
     rates,
     search_of_fedavg,
@@ -73,23 +69,8 @@ class WhichRuleStudy(Study):
     tasks: Mapping[str, RatedTask]
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """Search rates, run the cases, draw differences to FedAvg."""
-        parts = self.parts(options, folder)
-        panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
-        for part, cells in parts.items():
-            by_rule = by_case(cells)
-            panels[part] = {
-                rule: {
-                    case: (one[1].mean, one[1].error)
-                    for case, values in by_rule.items()
-                    if (one := to_rule(values, rule, FEDAVG))
-                }
-                for rule in dict.fromkeys(rule for _, rule in cells)
-                if rule != FEDAVG
-            }
-        path = folder / f"{self.name}.png"
-        plot_differences(panels, path, f"points ahead of {FEDAVG}", self.title)
-        return self.findings(parts)
+        """Search rates, then run the cases."""
+        return self.findings(self.parts(options, folder))
 
     def parts(self, options: Options, folder: Path) -> dict[str, dict[Place, CaseCell]]:
         """Return each part's cells, running unfinished jobs.
@@ -109,9 +90,9 @@ class WhichRuleStudy(Study):
         }
         runs = run_jobs(list(search.values()), options, f"{self.name}, search")
         tried: dict[Place, dict[float, list[float]]] = {}
-        for (place, one, _), job in search.items():
+        for (place, tried_rate, _), job in search.items():
             result = result_of(runs[job.terms.run_id], self.case(place).metric)
-            tried.setdefault(place, {}).setdefault(one, []).append(result)
+            tried.setdefault(place, {}).setdefault(tried_rate, []).append(result)
         means = {
             place: {rate: sum(values) / len(values) for rate, values in by_rate.items()}
             for place, by_rate in tried.items()
@@ -123,20 +104,20 @@ class WhichRuleStudy(Study):
         }
         chosen |= {(BEST, place): best_rate(mean) for place, mean in means.items()}
         jobs = {
-            (part, place, seed): self.job(place, rate, seed, options, folder)
-            for (part, place), rate in chosen.items()
+            (section, place, seed): self.job(place, rate, seed, options, folder)
+            for (section, place), rate in chosen.items()
             for seed in self.seeds(place, options)
         }
         runs = run_jobs(list(jobs.values()), options, self.name)
-        found: dict[str, dict[Place, CaseCell]] = {}
-        for (part, place), rate in chosen.items():
+        results: dict[str, dict[Place, CaseCell]] = {}
+        for (section, place), rate in chosen.items():
             accuracy = tuple(
-                result_of(runs[jobs[part, place, seed].terms.run_id], self.case(place).metric)
+                result_of(runs[jobs[section, place, seed].terms.run_id], self.case(place).metric)
                 for seed in self.seeds(place, options)
             )
-            known = means[place] if part == BEST else {}
-            found.setdefault(part, {})[place] = CaseCell(rate, accuracy, known)
-        return found
+            tried_rates = means[place] if section == BEST else {}
+            results.setdefault(section, {})[place] = CaseCell(rate, accuracy, tried_rates)
+        return results
 
     def places(self, options: Options) -> list[Place]:
         """Return (case, rule) of all cells.
@@ -156,7 +137,7 @@ class WhichRuleStudy(Study):
         }
         select_or_all(sorted(starts), asked, "--columns")
         cases = dict.fromkeys(
-            label for one in asked for label in labels if f"{label} ".startswith(f"{one} ")
+            label for start in asked for label in labels if f"{label} ".startswith(f"{start} ")
         )
         return [(case, rule) for case in cases for rule in rules]
 
@@ -175,8 +156,8 @@ class WhichRuleStudy(Study):
     def seeds(self, place: Place, options: Options) -> range:
         """Return the reported seeds of a cell."""
         task = self.tasks[self.task(place)]
-        own = task.seeds if options.full else task.quick_seeds
-        return range(FIRST_SEED, FIRST_SEED + (options.seeds or own))
+        default = task.seeds if options.full else task.quick_seeds
+        return range(FIRST_SEED, FIRST_SEED + (options.seeds or default))
 
     def task(self, place: Place) -> str:
         """Return the name of a cell's task."""
@@ -212,12 +193,12 @@ class WhichRuleStudy(Study):
 
     def findings(self, parts: Mapping[str, Mapping[Place, CaseCell]]) -> Findings:
         """Return worst cases, accuracies and rates of parts, and numbers."""
-        found = [summary(part, cells) for part, cells in parts.items()]
-        found += [accuracies(part, cells, self.safe) for part, cells in parts.items()]
+        tables = [summary(section, cells) for section, cells in parts.items()]
+        tables += [accuracies(section, cells, self.safe) for section, cells in parts.items()]
         if BEST in parts:
             task_of = {case.label: case.task for case in self.cases}
-            found += [rates(parts[BEST]), search_of_fedavg(parts[BEST], task_of, self.tasks)]
-        return Findings(tuple(found), numbers(parts), self.notes)
+            tables += [rates(parts[BEST]), search_of_fedavg(parts[BEST], task_of, self.tasks)]
+        return Findings(tuple(tables), numbers(parts), self.notes)
 
 
 def best_rate(tried: Mapping[float, float]) -> float:
@@ -228,8 +209,8 @@ def best_rate(tried: Mapping[float, float]) -> float:
     >>> best_rate({0.3: 80.0, 0.1: 80.0, 0.03: math.nan})
     0.1
     """
-    known = {rate: mean for rate, mean in tried.items() if not math.isnan(mean)} or tried
-    return max(sorted(known), key=lambda rate: known[rate])
+    finite = {rate: mean for rate, mean in tried.items() if not math.isnan(mean)} or tried
+    return max(sorted(finite), key=lambda rate: finite[rate])
 
 
 WHICH_RULE = WhichRuleStudy(

@@ -46,22 +46,24 @@ class CaseCell:
 
 def by_case(cells: Mapping[Place, CaseCell]) -> dict[str, dict[str, tuple[float, ...]]]:
     """Return case → rule → accuracies."""
-    found: dict[str, dict[str, tuple[float, ...]]] = {}
+    cases: dict[str, dict[str, tuple[float, ...]]] = {}
     for (case, rule), cell in cells.items():
-        found.setdefault(case, {})[rule] = cell.accuracy
-    return found
+        cases.setdefault(case, {})[rule] = cell.accuracy
+    return cases
 
 
-def summary(part: str, cells: Mapping[Place, CaseCell]) -> Table:
+def summary(section: str, cells: Mapping[Place, CaseCell]) -> Table:
     """Return each strategy's worst case against FedAvg and the best other."""
     lines = []
-    for rule, found in _differences(cells).items():
+    for rule, to_others in _differences(cells).items():
         line = [rule]
-        for differences, limit in zip(found, LIMITS, strict=True):
-            one = worst(differences)
-            behind = f" {one.other}" if one and one.other != FEDAVG else ""
-            line.append(f"{_text(one.difference)}{behind} ({one.case})" if one else "–")
-            line.append(str(established(differences, limit)) if one else "–")
+        for differences, limit in zip(to_others, LIMITS, strict=True):
+            worst_case = worst(differences)
+            behind = f" {worst_case.other}" if worst_case and worst_case.other != FEDAVG else ""
+            line.append(
+                f"{_text(worst_case.difference)}{behind} ({worst_case.case})" if worst_case else "–"
+            )
+            line.append(str(established(differences, limit)) if worst_case else "–")
         lines.append(tuple(line))
     head = (
         "",
@@ -71,10 +73,10 @@ def summary(part: str, cells: Mapping[Place, CaseCell]) -> Table:
         f"cases more than {LIMITS[1]:g} behind",
     )
     count = len(by_case(cells))
-    return Table(f"worst of {count} cases; {part}", head, tuple(lines))
+    return Table(f"worst of {count} cases; {section}", head, tuple(lines))
 
 
-def accuracies(part: str, cells: Mapping[Place, CaseCell], safe: str) -> Table:
+def accuracies(section: str, cells: Mapping[Place, CaseCell], safe: str) -> Table:
     """Return accuracies by case, with the safe strategy's differences."""
     rules = list(dict.fromkeys(rule for _, rule in cells))
     has_safe = safe in rules and len(rules) > 1
@@ -88,7 +90,7 @@ def accuracies(part: str, cells: Mapping[Place, CaseCell], safe: str) -> Table:
             line.append(f"{_text(best[1])} ({best[0]})" if best else "–")
         lines.append(tuple(line))
     beside = (f"{safe} − {FEDAVG}", f"{safe} − best other") if has_safe else ()
-    title = f"accuracy, %, ± sd over seeds; differences ± standard error; {part}"
+    title = f"accuracy, %, ± sd over seeds; differences ± standard error; {section}"
     return Table(title, ("", *rules, *beside), tuple(lines))
 
 
@@ -125,7 +127,8 @@ def search_of_fedavg(
         ]
         if tried:
             by_rate = [
-                f"{rate:g}: {sum(one[rate] for one in tried) / len(tried):.1f}" for rate in tried[0]
+                f"{rate:g}: {sum(means[rate] for means in tried) / len(tried):.1f}"
+                for rate in tried[0]
             ]
             lines.append((name, ", ".join(by_rate), f"{task.fixed:g}"))
     title = f"{FEDAVG} by learning rate, mean over the cases, the search's seeds"
@@ -137,18 +140,20 @@ def numbers(parts: Mapping[str, Mapping[Place, CaseCell]]) -> dict[str, Any]:
     return {
         "cells": [
             {
-                "part": part,
+                "part": section,
                 "case": case,
                 "rule": rule,
                 "learning-rate": cell.rate,
                 "accuracy": list(cell.accuracy),
                 "searched": {f"{rate:g}": mean for rate, mean in cell.tried.items()},
             }
-            for part, cells in parts.items()
+            for section, cells in parts.items()
             for (case, rule), cell in cells.items()
         ],
         "worst": [
-            {"part": part, **one} for part, cells in parts.items() for one in _worst_numbers(cells)
+            {"part": section, **case_numbers}
+            for section, cells in parts.items()
+            for case_numbers in _worst_numbers(cells)
         ],
     }
 
@@ -167,17 +172,17 @@ def _differences(cells: Mapping[Place, CaseCell]) -> dict[str, tuple[Found, Foun
 
 def _worst_numbers(cells: Mapping[Place, CaseCell]) -> list[dict[str, Any]]:
     numbers = []
-    for rule, found in _differences(cells).items():
-        for to, differences in zip((FEDAVG, "best other"), found, strict=True):
-            if one := worst(differences):
-                error = one.difference.error
+    for rule, to_others in _differences(cells).items():
+        for to, differences in zip((FEDAVG, "best other"), to_others, strict=True):
+            if worst_case := worst(differences):
+                error = worst_case.difference.error
                 numbers.append(
                     {
                         "rule": rule,
                         "to": to,
-                        "case": one.case,
-                        "other": one.other,
-                        "points": one.difference.mean,
+                        "case": worst_case.case,
+                        "other": worst_case.other,
+                        "points": worst_case.difference.mean,
                         "standard-error": None if math.isnan(error) else error,
                     }
                 )
@@ -190,11 +195,11 @@ def _mean_text(values: Sequence[float]) -> str:
     return f"{mean:.1f}" + ("" if math.isnan(spread) else f" ± {spread:.1f}")
 
 
-def _text(one: Difference) -> str:
+def _text(difference: Difference) -> str:
     """Return a difference, marked ``≈`` below two standard errors.
 
     >>> _text(Difference(-1.5, 0.25)), _text(Difference(0.2, 0.25)), _text(Difference(1, math.nan))
     ('-1.5 ± 0.2', '≈ +0.2 ± 0.2', '≈ +1.0')
     """
-    error = "" if math.isnan(one.error) else f" ± {one.error:.1f}"
-    return ("" if one.is_established else "≈ ") + f"{one.mean:+.1f}{error}"
+    error = "" if math.isnan(difference.error) else f" ± {difference.error:.1f}"
+    return ("" if difference.is_established else "≈ ") + f"{difference.mean:+.1f}{error}"

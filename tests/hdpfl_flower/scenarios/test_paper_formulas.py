@@ -93,24 +93,3 @@ def test_r_dpcfls_noise_and_the_variance_of_its_first_updates(
         variance,
         rel=1e-2,  # whole steps
     )
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "selections", "alone", "joint", "split"),
-    [
-        (3, 0.884, 2.123, 2.227, 2.909),
-        (5, 1.496, 1.381, 1.449, 1.853),
-        (10, 3.104, 0.867, 0.906, 1.090),
-        (15, 4.825, 0.720, 0.749, 0.858),
-    ],
-)
-def test_what_r_dpcfls_selections_cost(
-    epsilon: float, selections: float, alone: float, joint: float, split: float
-) -> None:
-    """N = 8,000, b = 32; 20 selections of 0.03·ε: split off as the authors do, or in one sum."""
-    stages, zcdp = two_stages(8000, 32, 8000), 20 * (0.03 * epsilon) ** 2 / 8
-    cost = zcdp + 2 * math.sqrt(zcdp * math.log(1 / DELTA))  # ε of ρ-zCDP at δ
-    assert cost == pytest.approx(selections, abs=6e-4)
-    assert r_dpcfl_multiplier(epsilon, DELTA, stages) == pytest.approx(alone, abs=1.1e-3)
-    assert r_dpcfl_multiplier(epsilon, DELTA, stages, zcdp) == pytest.approx(joint, abs=1.1e-3)
-    assert r_dpcfl_multiplier(epsilon - cost, DELTA, stages) == pytest.approx(split, abs=1.1e-3)

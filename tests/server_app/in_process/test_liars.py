@@ -1,91 +1,55 @@
-"""Simulated liars in a real federation of digits: what they send, and what guards make of it."""
+"""A site that overstates its ε: the server weighs it by the stated ε, and its noise is its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.scenarios.attacks import Attack
-from server_app.in_process.grid import LocalGrid
+from hdpfl_flower.errors import TermsError
 from server_app.in_process.in_process_run import run_in_process
-from server_app.in_process.liars import AttackGrid
-from server_app.run.rounds import finalize_terms
-from strategies.guards.bounds import REPEATS, ZEROS
-from tests.federation import first_updates
+from server_app.in_process.liars import OVERSTATED, STATED, Attack, AttackGrid
 
-SITES = 10
-LIARS = (3, 7)
-Updates = dict[str, np.ndarray[Any, Any]]
+EPSILONS = (1.0, 3.0, 1.0)
 
 
-def terms_of(tmp_path: Path, **more: Any) -> RunConfig:
-    config = {
-        "strategy": "robust-hdp", "rounds": 3, "dataset": "digits", "partition": "iid",
-        "epsilons": "8", "batch-sizes": "16", "runs-dir": str(tmp_path), "run-id": "r",
-        "calibration": "pfa", "delta": 1e-4,
-    }  # fmt: skip
-    return RunConfig.parse({**config, **more})
+def config(folder: Path, strategy: str) -> RunConfig:
+    return RunConfig.parse({
+        "strategy": strategy, "rounds": 1, "dataset": "digits", "partition": "iid",
+        "epsilons": ",".join(map(str, EPSILONS)), "batch-sizes": "16", "delta": 1e-4,
+        "runs-dir": str(folder),
+    })  # fmt: skip
 
 
-def uploads(grid: LocalGrid, tmp_path: Path) -> Updates:
-    """Return what the sites of ``grid`` send in round 1."""
-    return first_updates(grid, finalize_terms(terms_of(tmp_path)))
+def test_a_liar_gets_the_weight_of_the_epsilon_that_it_states(tmp_path: Path) -> None:
+    terms = config(tmp_path, "weiavg")
+    (event,) = run_in_process(terms, 3, attack=Attack(OVERSTATED, (0,))).rounds
+    stated = np.array([STATED, *EPSILONS[1:]])
+    np.testing.assert_allclose(event["weights"], stated / stated.sum())
 
 
-@pytest.fixture(scope="module")
-def sent_honestly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Updates]:
-    return cache(lambda: uploads(LocalGrid(SITES), tmp_path_factory.mktemp("honest")))
+def test_a_lie_does_not_change_an_update(tmp_path: Path) -> None:
+    """FedAvg reads no ε: with a liar its model is the same, bit by bit."""
+    models = [
+        run_in_process(config(tmp_path / name, "fedavg"), 3, attack=attack).arrays
+        for name, attack in (("honest", None), ("liar", Attack(OVERSTATED, (0,))))
+    ]
+    assert all(np.array_equal(models[0][name], models[1][name]) for name in models[0])
 
 
-def test_liars_alone_reverse_updates(tmp_path: Path, sent_honestly: Callable[[], Updates]) -> None:
-    honest = sent_honestly()
-    found = uploads(AttackGrid(SITES, attack=Attack("minus-5", LIARS)), tmp_path)
-    for site, update in honest.items():
-        if int(site) not in LIARS:
-            np.testing.assert_array_equal(found[site], update)
-            continue
-        # A reversed update without noise: against the honest one, and 5 times its signal.
-        clean = found[site] / -5
-        assert clean @ update > 0
-        assert np.linalg.norm(clean) < np.linalg.norm(update)
-        weights = clean[: 10 * 64].reshape(10, 64)
-        np.testing.assert_allclose(weights.sum(0), 0, atol=1e-5)  # no noise in the silent sums
+@pytest.mark.parametrize("name, sites", [("zero", (0,)), (OVERSTATED, ())])
+def test_an_unknown_attack_and_one_without_a_liar_are_refused(
+    name: str, sites: tuple[int, ...]
+) -> None:
+    with pytest.raises(TermsError, match="attack"):
+        Attack(name, sites)
 
 
-def test_a_run_with_liars_refuses_them_and_says_why(tmp_path: Path) -> None:
-    for name, reason, first in (("zero", ZEROS, 1), ("repeated", REPEATS, 2)):
-        terms = terms_of(tmp_path / name, guard="none")
-        result = run_in_process(terms, SITES, attack=Attack(name, LIARS))
-        for event in result.rounds:
-            expected = {"3": reason, "7": reason} if event["round"] >= first else {}
-            assert event["rejected"] == expected
-
-
-def test_poison_changes_labels_alone(tmp_path: Path, sent_honestly: Callable[[], Updates]) -> None:
-    """The noise is that of its honest update; the progress is that of an honest site on others."""
-    honest = sent_honestly()
-    found = uploads(AttackGrid(SITES, attack=Attack("label-flip", LIARS)), tmp_path)
-    for site, update in honest.items():
-        if int(site) not in LIARS:
-            np.testing.assert_array_equal(found[site], update)
-            continue
-        rows, flipped = (one[: 10 * 64].reshape(10, 64) for one in (update, found[site]))
-        # The silent sums hold noise alone, and it is the same draw.
-        np.testing.assert_allclose(flipped.sum(0), rows.sum(0), atol=1e-5)
-        assert np.linalg.norm(flipped - rows) > 0.1 * np.linalg.norm(rows)
-
-
-def test_colluders_use_their_mean(tmp_path: Path, sent_honestly: Callable[[], Updates]) -> None:
-    honest = sent_honestly()
-    clean = uploads(AttackGrid(SITES, attack=Attack("minus-1", LIARS)), tmp_path / "a")
-    found = uploads(AttackGrid(SITES, attack=Attack("minus-mean", LIARS)), tmp_path / "c")
-    mean = -sum(clean[str(site)] for site in LIARS) / len(LIARS)
-    for site in map(str, LIARS):
-        noise = honest[site] + clean[site]
-        np.testing.assert_allclose(found[site], noise - mean / 5, atol=1e-5)
+def test_an_absent_liar_and_a_resumable_attack_are_refused(tmp_path: Path) -> None:
+    attack = Attack(OVERSTATED, (0,))
+    with pytest.raises(TermsError, match="takes no part"):
+        AttackGrid(3, [1, 2], attack=attack)
+    with pytest.raises(TermsError, match="resumed"):
+        run_in_process(config(tmp_path, "weiavg"), 3, attack=attack, resumable=True)

@@ -77,7 +77,7 @@ def test_the_variance_is_over_clients_and_the_deviation_over_seeds() -> None:
     assert all(map(math.isnan, one.mean("opted out", "global")))
 
 
-def test_the_table_has_the_papers_columns(tmp_path: Path) -> None:
+def test_the_table_has_the_papers_columns() -> None:
     rows = {
         ("T", "dp-fedavg"): found(88, private_global=(0.87, 0.01), private_personal=(0.99, 0.0)),
         ("T", "fedhdp r = 0.1"): found(
@@ -88,7 +88,7 @@ def test_the_table_has_the_papers_columns(tmp_path: Path) -> None:
         ("T", "fedhdp auto"): found(89.5),
     }  # fmt: skip
     paper = {"fedhdp r = 0.1": (92.0, 91.0, 94.0, 99.0, math.nan)}
-    result = findings(rows, paper, ("said before",), tmp_path / "x.png", "t")
+    result = findings(rows, paper, ("said before",))
     main, search = result.tables
     lines = {line[0]: line[1:] for line in main.rows}
     assert lines["fedhdp r = 0.1"] == (
@@ -101,9 +101,7 @@ def test_the_table_has_the_papers_columns(tmp_path: Path) -> None:
     notes = " ".join(result.notes)
     assert "'fedhdp r = 0.1', the best by the search, is +2.0 points from 'dp-fedavg'" in notes
     assert "'fedhdp auto' is -0.5 points from 'fedhdp r = 0.1'" in notes
-    assert "more than a point: fedhdp r = 0.1 -2.0." in notes
     assert "* the best rate lies at the edge" in notes
-    assert (tmp_path / "x.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from typing import Any, get_args
 import pytest
 
 from hdpfl_flower.config.run_config import GROUPS, RunConfig
-from hdpfl_flower.scenarios.attacks import Attack
 from server_app.in_process.comparison import OnRound, RunJob
+from server_app.in_process.liars import OVERSTATED, Attack
 from studies import STUDIES
 from studies.framework import kept_runs as kept
 from studies.framework.kept_runs import name_of
@@ -85,9 +85,8 @@ def test_a_runs_name_changes_with_all_else_that_makes_it() -> None:
     others = [
         replace(plain, num_sites=4),
         replace(plain, stop_after=1),
-        replace(plain, attack=Attack("zero", (1,))),
-        replace(plain, attack=Attack("zero", (2,))),
-        replace(plain, attack=Attack("tiny", (1,))),
+        replace(plain, attack=Attack(OVERSTATED, (1,))),
+        replace(plain, attack=Attack(OVERSTATED, (2,))),
         replace(plain, config=RunConfig.parse({"robust-hdp.frozen-after": 2})),
     ]
     names = {name_of(one, {}) for one in (plain, *others)}

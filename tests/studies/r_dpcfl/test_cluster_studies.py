@@ -21,7 +21,7 @@ TRUTH = np.repeat(range(4), (3, 6, 6, 6))
 
 def found(assignment: list[int], *, name: str = "mixture", given: bool = True, mss: float = 3.0,
           separated: bool = True) -> MapResult:  # fmt: skip
-    return MapResult(name, given, np.array(assignment), TRUTH, mss, separated, np.zeros((21, 2)))
+    return MapResult(name, given, np.array(assignment), TRUTH, mss, separated)
 
 
 RIGHT = [2] * 3 + [0] * 6 + [3] * 6 + [1] * 6

@@ -40,7 +40,6 @@ def fixture_asked(monkeypatch: pytest.MonkeyPatch) -> list[RunJob]:
         return found
 
     monkeypatch.setattr(study, "run_jobs", run_jobs)
-    monkeypatch.setattr(study, "plot_differences", lambda *_: None)
     return jobs
 
 
