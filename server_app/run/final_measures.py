@@ -49,7 +49,7 @@ def final_measures(
 
     Args:
         spec: of the models.
-        task: what they learn.
+        task: of the models.
         models: one or more.
         of_site: site → its model; one that is not there uses the first.
         test: the records, as the data set has them.
@@ -69,13 +69,12 @@ def final_measures(
             scored.append((outputs, seen.targets, sites))
         if len(scored) == 1:
             outputs, targets, _ = scored[0]
-            found = measure(task, outputs, targets, how=_HOW)
-            return {"on": PUBLIC, **found.facts()}
-        parts = [(measures_of(task, outputs, y), sites) for outputs, y, sites in scored]
-        missing = {name: why for one, _ in parts for name, why in one.missing.items()}
-        mean = with_intervals(_MeanOfSites(parts), np.arange(len(test)), missing, _HOW)
-        at = {"specificity": SPECIFICITY} if task.classes else {}
-        return {"on": PUBLIC, **mean.facts(), **at}
+            return {"on": PUBLIC, **measure(task, outputs, targets, how=_HOW).facts()}
+        weighted = [(measures_of(task, outputs, y), sites) for outputs, y, sites in scored]
+        missing = {name: why for model, _ in weighted for name, why in model.missing.items()}
+        mean = with_intervals(_MeanOfSites(weighted), np.arange(len(test)), missing, _HOW)
+        threshold = {"specificity": SPECIFICITY} if task.classes else {}
+        return {"on": PUBLIC, **mean.facts(), **threshold}
     except DataError as reason:
         return {"on": PUBLIC, "records": len(test), "measures": {}, "missing": {"all": str(reason)}}
 
@@ -87,7 +86,7 @@ class _MeanOfSites:
         self.names, self._parts = parts[0][0].names, parts
 
     def __call__(self, weights: Floats) -> Floats:
-        total: Floats = sum(sites * one(weights) for one, sites in self._parts)  # type: ignore[assignment]
+        total: Floats = np.sum([sites * model(weights) for model, sites in self._parts], axis=0)
         return total / sum(sites for _, sites in self._parts)
 
 
@@ -118,19 +117,27 @@ def read_final_measures(folder: Path, event: str = EVENT) -> dict[str, Any]:
         event: which of them: on the public test set, or ``federated_measures.FEDERATED``.
     """
     path = folder / "result.json"
-    found = json.loads(path.read_text()).get(event) if path.is_file() else None
-    return found if isinstance(found, dict) else {}
+    facts = json.loads(path.read_text()).get(event) if path.is_file() else None
+    return facts if isinstance(facts, dict) else {}
+
+
+def measure_words(name: str, specificity: float = SPECIFICITY) -> str:
+    """Return the words of a final measure.
+
+    >>> measure_words("auroc"), measure_words("sensitivity")
+    ('AUROC', 'sensitivity at 90 % specificity')
+    """
+    threshold = f" at {100 * specificity:g} % specificity" if name == "sensitivity" else ""
+    return f"{WORDS.get(name, name)}{threshold}"
 
 
 def measure_rows(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return a row per measure: name, value and interval."""
     rows = []
-    for name, one in facts.get("measures", {}).items():
-        at = f" at {100 * facts['specificity']:g} % specificity" if name == "sensitivity" else ""
-        ends = ["?" if one[end] is None else f"{one[end]:.3f}" for end in ("low", "high")]
-        rows.append(
-            (f"{WORDS.get(name, name)}{at}", f"{one['value']:.3f}", f"{ends[0]} to {ends[1]}")
-        )
+    for name, estimate in facts.get("measures", {}).items():
+        words = measure_words(name, facts.get("specificity", SPECIFICITY))
+        ends = ["?" if estimate[end] is None else f"{estimate[end]:.3f}" for end in ("low", "high")]
+        rows.append((words, f"{estimate['value']:.3f}", f"{ends[0]} to {ends[1]}"))
     for name, why in facts.get("missing", {}).items():
         rows.append((WORDS.get(name, name), "–", str(why)))
     return rows

@@ -14,7 +14,7 @@ from hdpfl_flower.models.evaluation import predict
 from hdpfl_flower.monitoring.journal import read_journal
 from server_app.in_process.comparison import Comparison
 from server_app.in_process.in_process_run import run_in_process
-from server_app.reports.comparison_tables import final_table
+from server_app.reports.comparison_tables import tables
 from server_app.reports.run_page import make_report
 from server_app.run.final_measures import EVENT
 from tests.server_app.run.test_round_evaluation import terms_of
@@ -38,8 +38,7 @@ def test_a_run_ends_with_its_measures(tmp_path: Path) -> None:
     page = make_report(folder)
     assert "Measures of the final model" in page
     assert "sensitivity at 90 % specificity" in page
-    table = final_table(
-        Comparison(config, 3, {("fedavg", 1): result.rounds}), {("fedavg", 1): folder}
-    )
-    assert table is not None
-    assert table.columns[0]._cells[0] == "AUROC"
+    comparison = Comparison(config, 3, {("fedavg", 1): result.rounds})
+    *_, final = tables(comparison, "t", {("fedavg", 1): folder})
+    assert "Final models on the public test set" in final.title
+    assert final.rows[0][0] == "AUROC"
