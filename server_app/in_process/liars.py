@@ -1,7 +1,8 @@
 """In-process Grid with attacking sites, to measure guards.
 
 Only simulated sites attack: an attacker here needs its own update without noise, which a deployed
-site never releases. Who poisons its data trains as an honest site does, on changed labels.
+site never releases. A site that poisons its data
+trains as an honest site does, on changed labels.
 """
 
 from __future__ import annotations
@@ -127,8 +128,7 @@ class AttackGrid(LocalGrid):
                 together,
                 self._first_mean,
             )
-            # The first liar of a round leads; what the others make of its update is for
-            # Attack.forge.
+            # The first liar of a round leads; Attack.forge decides how the others use its update.
             if leader is None:
                 leader = Attack(self._attack.kind, self._attack.sites).forge(sight, None)
             update = self._attack.forge(sight, leader)

@@ -1,9 +1,10 @@
 """Federated measures of a model: held-out records, charged noisy histograms.
 
 Once, after the last round: every site that took part is sent the final model and answers with its
-histogram of scores (``client_app/after_run/score_histogram.py``), or not; the server sums what it
-receives, weights 1, and estimates AUROC and calibration (``hdpfl_flower/measures/from_cells.py``).
-What a site sends is its word: a liar can shift these figures, as it can shift metrics.
+histogram of scores (``client_app/after_run/score_histogram.py``), or not; the server sums the
+histograms, weights 1, and estimates AUROC and calibration
+(``hdpfl_flower/measures/from_cells.py``). A histogram is its site's word: a liar can shift
+these figures, as it can shift metrics.
 """
 
 from __future__ import annotations
@@ -68,17 +69,17 @@ def facts_of(counts: np.ndarray, without: Mapping[str, str]) -> dict[str, Any]:
     if not len(counts):
         return {**facts, "measures": {}, "missing": dict.fromkeys(OF_CELLS, _NOBODY)}
     cells = NoisyCells.of_sites(counts)
-    found = measure_cells(cells, _LEVEL)
+    estimates = measure_cells(cells, _LEVEL)
     return {
         **facts,
         "records": round(cells.records, 1),
         "noise": round(cells.noise, 4),
         "level": _LEVEL,
         "measures": {
-            name: {key: _finite(getattr(one, key)) for key in ("value", "low", "high")}
-            for name, one in found.found.items()
+            name: {key: _finite(getattr(estimate, key)) for key in ("value", "low", "high")}
+            for name, estimate in estimates.found.items()
         },
-        **({"missing": found.missing} if found.missing else {}),
+        **({"missing": estimates.missing} if estimates.missing else {}),
     }
 
 
