@@ -71,7 +71,7 @@ def run_or_resume(grid: Grid, run_config: Mapping[str, Any]) -> RunResult:
     resumed = config.pop(RESUME_FROM, "")
     if is_own(str(config.get("dataset", ""))):
         config = _with_own_task(config, grid)
-    given, at = RunConfig.parse(with_files(config, Path.cwd())), None
+    given, checkpoint = RunConfig.parse(with_files(config, Path.cwd())), None
     if given.simulation.stack:
         raise TermsError(
             "'stack' is for simulations in one process (hdpfl compare); leave it out: sites of "
@@ -80,23 +80,26 @@ def run_or_resume(grid: Grid, run_config: Mapping[str, Any]) -> RunResult:
     if not isinstance(resumed, str):
         raise TermsError(f"run config: '{RESUME_FROM}' must be a text in quotes")
     if resumed:
-        at = open_run(run_folder(resumed, given.server.runs_dir), given)
-        if (began := at.origin.get("engine")) != engine_of(grid):
+        checkpoint = open_run(run_folder(resumed, given.server.runs_dir), given)
+        if (began := checkpoint.origin.get("engine")) != engine_of(grid):
             raise CheckpointError(
-                f"run '{at.config.terms.run_id}' began as a {began} and this is a "
+                f"run '{checkpoint.config.terms.run_id}' began as a {began} and this is a "
                 f"{engine_of(grid)}, with other sites; resume it with: hdpfl resume {resumed}"
             )
         if engine_of(grid) == "simulation":
-            check_drawn_alike(at.config, given)
-        given = at.config
-    checkpoints = Checkpoints(origin_of(grid), at)
+            check_drawn_alike(checkpoint.config, given)
+        given = checkpoint.config
+    checkpoints = Checkpoints(origin_of(grid), checkpoint)
 
     def tell(event: Event) -> None:
         _log_event(event)
-        if what := _notice_of(event):
-            send_notice(given.server.notify, log, run=given.terms.run_id, **what)
+        if notice := _notice_of(event):
+            send_notice(given.server.notify, log, run=given.terms.run_id, **notice)
 
-    return run(grid, given, tell, on_end=_draw, checkpoints=checkpoints)
+    def draw(result: RunResult) -> None:
+        draw_run(result.rounds, result.folder)
+
+    return run(grid, given, tell, on_end=draw, checkpoints=checkpoints)
 
 
 def _with_own_task(config: dict[str, Any], grid: Grid) -> dict[str, Any]:
@@ -119,7 +122,7 @@ def _with_own_task(config: dict[str, Any], grid: Grid) -> dict[str, Any]:
 def _show_own_lines() -> None:
     """Send the package's log to stderr, which Flower streams to ``flwr log``.
 
-    The root logger stays as it is: at INFO, httpx would log every request, and each such line
+    The root logger stays as it is: at INFO, httpx would log every request, and each of these lines
     is uploaded by a request of its own.
     """
     logger = logging.getLogger("hdpfl")
@@ -139,10 +142,6 @@ def _log_shares(result: RunResult) -> None:
         log.info("%s", shares)
     for line in warning_lines(result.rounds) if named else ():
         log.warning("%s", line)
-
-
-def _draw(result: RunResult) -> None:
-    draw_run(result.rounds, result.folder)
 
 
 def _notice_of(event: Event) -> dict[str, str]:

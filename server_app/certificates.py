@@ -52,11 +52,15 @@ def make_authority(hosts: list[str]) -> Authority:
     """
     names = _general_names(hosts)
     ca_key = ec.generate_private_key(ec.SECP384R1())
+    denied = ("key_encipherment", "data_encipherment", "key_agreement", "content_commitment")
     usage = x509.KeyUsage(
-        digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False,
-        key_encipherment=False, data_encipherment=False, key_agreement=False,
-        encipher_only=False, decipher_only=False,
-    )  # fmt: skip
+        digital_signature=True,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+        **dict.fromkeys(denied, False),
+    )
     ca = (
         _builder(_CA_NAME, _CA_NAME, ca_key.public_key(), CA_DAYS)
         # A path length of 0: it signs servers, and no other CA.
@@ -163,7 +167,7 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
-    # 253 characters: what a DNS name may have.
+    # A DNS name has at most 253 characters.
     if len(host) > 253 or not _DNS_NAME.fullmatch(host):
         raise DeploymentError(
             f"'--host {host}' is neither a DNS name nor an IP address; leave out scheme and port"
@@ -174,7 +178,7 @@ def _general_name(host: str) -> x509.GeneralName:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
-    # Begun in the past: a site whose clock is a little behind accepts it at once.
+    # Begun in the past: a site with a clock a little behind accepts it at once.
     begin = datetime.now(UTC) - _CLOCKS_DIFFER
     return (
         x509.CertificateBuilder()

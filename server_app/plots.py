@@ -77,15 +77,20 @@ def plot_run(events: Sequence[Event], path: Path) -> None:
     units = _metrics_by_unit(rounds)
     sites = list(dict.fromkeys(site for event in rounds for site in event["asked"]))
     heights = [2.6] * len(units) + [min(6.0, 1.6 + 0.2 * len(sites))]
-    figure, axes = _column(heights)
+    with extra("plots", "a picture"):
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    figure = Figure(figsize=(9.3, sum(heights)), layout="constrained")
+    axes = figure.subplots(len(heights), squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+    axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     numbers = [event["round"] for event in rounds]
-    for one, (unit, names) in zip(axes, units.items(), strict=False):
+    for panel, (unit, names) in zip(axes, units.items(), strict=False):
         for (color, style), name in zip(line_styles(), names, strict=False):
             values = [event["metrics"].get(name, np.nan) for event in rounds]
             mark = "o" if np.isfinite(values).sum() == 1 else None  # one point makes no line
-            one.plot(numbers, values, color=color, linestyle=style, marker=mark, label=name)
-        one.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
-        label_axes(one, "", unit, f"Test of the models: {unit}")
+            panel.plot(numbers, values, color=color, linestyle=style, marker=mark, label=name)
+        panel.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
+        label_axes(panel, "", unit, f"Test of the models: {unit}")
     image = _draw_weights(axes[-1], rounds, sites)
     figure.colorbar(image, cax=axes[-1].inset_axes((1.015, 0.0, 0.02, 1.0)))
     label_axes(axes[-1], "round", "site", "Weight in the aggregate (white: no update used)")
@@ -93,15 +98,8 @@ def plot_run(events: Sequence[Event], path: Path) -> None:
     save_figure(figure, path)
 
 
-def plot_curves(curves: Curves, path: Path, title: str) -> None:
-    """Draw accuracy by round, mean and standard deviation over seeds."""
-    figure, (axes,) = new_figure(1)
-    _draw_curves(axes, curves, title)
-    save_figure(figure, path)
-
-
 def plot_panels(
-    panels: Mapping[str, Curves], path: Path, title: str, label: str = "accuracy"
+    panels: Mapping[str, Curves], path: Path, title: str = "", label: str = "accuracy"
 ) -> None:
     """Draw a measure by round, one panel per name.
 
@@ -109,11 +107,11 @@ def plot_panels(
         panels: name → strategy → the measure.
         path: where the PNG goes.
         title: of the picture.
-        label: what the measure is called.
+        label: the name of the measure.
     """
     figure, axes = new_figure(max(1, len(panels)), title, one_scale=True)
-    for one, (name, curves) in zip(axes, panels.items(), strict=False):
-        _draw_curves(one, curves, name, label)
+    for panel, (name, curves) in zip(axes, panels.items(), strict=False):
+        _draw_curves(panel, curves, name, label)
     save_figure(figure, path)
 
 
@@ -126,7 +124,7 @@ def plot_demo(
     """Draw the demo: accuracy by round, estimated and true noise.
 
     Args:
-        curves: what each strategy reached.
+        curves: the accuracy of each strategy.
         estimated: each site's noise as the server estimates it, a coordinate, shape ``(n,)``.
         true: the noise it really added, shape ``(n,)``.
         path: where the PNG goes.
@@ -136,29 +134,26 @@ def plot_demo(
     shown = np.concatenate([estimated, true])
     ends = [float(shown.min()) / 1.5, float(shown.max()) * 1.5]
     right.plot(ends, ends, color="0.6", linewidth=1, label="the noise is disclosed")
-    right.scatter(
-        true, estimated, color=COLORS[1], zorder=3, label="a site, from its updates alone"
-    )
+    from_updates = "a site, from its updates alone"
+    right.scatter(true, estimated, color=COLORS[1], zorder=3, label=from_updates)
     right.set(xscale="log", yscale="log")
     right.legend(frameon=False, loc="upper left")
-    label_axes(
-        right, "true noise of a site", "estimated noise", "What the server finds out by itself"
-    )
+    title = "What the server finds out by itself"
+    label_axes(right, "true noise of a site", "estimated noise", title)
     save_figure(figure, path)
 
 
 def _metrics_by_unit(rounds: Sequence[Event]) -> dict[str, list[str]]:
     """Return metric names by measured quantity, without variances.
 
-    ``accuracy``, ``loss``, ``mse`` and ``mae`` have a scale each; what else a journal has is last.
+    ``accuracy``, ``loss``, ``mse`` and ``mae`` have a scale each; other metrics are last.
     """
     names = sorted({name for event in rounds for name in event["metrics"]})
     shown = [name for name in names if not name.endswith("-variance")]
     units = {unit: [n for n in shown if unit in n.split("-")] for unit in METRICS}
     if "mse" in shown and units["accuracy"]:
         units = {"R² (accuracy)": units.pop("accuracy"), **units}
-    known = {name for members in units.values() for name in members}
-    units["other metrics"] = [name for name in shown if name not in known]
+    units["other metrics"] = [name for name in shown if not {*name.split("-")} & {*METRICS}]
     return {unit: members for unit, members in units.items() if members}
 
 
@@ -172,26 +167,11 @@ def _draw_weights(axes: Axes, rounds: Sequence[Event], sites: Sequence[str]) -> 
     for event in rounds:
         for site, weight in zip(event["accepted"], event["weights"], strict=False):
             weights[row[site], event["round"] - first] = weight
-    image = axes.imshow(
-        weights, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0,
-        extent=(first - 0.5, last + 0.5, len(sites) - 0.5, -0.5),
-    )  # fmt: skip
+    extent = (first - 0.5, last + 0.5, len(sites) - 0.5, -0.5)
+    image = axes.imshow(weights, aspect="auto", interpolation="nearest", vmin=0, extent=extent)
     step = -(-len(sites) // 25)  # more names would stand in one another
     axes.set_yticks(range(0, len(sites), step), sites[::step], fontsize=9)
     return image
-
-
-def _column(heights: Sequence[float]) -> tuple[Figure, Any]:
-    """Return a figure with panels that share the round axis."""
-    with extra("plots", "a picture"):
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-
-    figure = Figure(figsize=(9.3, sum(heights)), layout="constrained")
-    grid = {"height_ratios": list(heights)}
-    axes = figure.subplots(len(heights), 1, squeeze=False, sharex=True, gridspec_kw=grid)[:, 0]
-    axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure, axes
 
 
 def _draw_curves(axes: Axes, curves: Curves, title: str, label: str = "accuracy") -> None:
@@ -202,13 +182,10 @@ def _draw_curves(axes: Axes, curves: Curves, title: str, label: str = "accuracy"
         rounds = np.arange(1, accuracy.shape[1] + 1)
         mean, spread = accuracy.mean(0), accuracy.std(0)
         axes.plot(rounds, mean, color=color, linestyle=style, label=f"{name}  {mean[-1]:.3f}")
-        axes.fill_between(
-            rounds, mean - spread, mean + spread, color=color, alpha=faint, linewidth=0
-        )
-    if len(curves) > 4:
-        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    else:
-        axes.legend(frameon=False)
+        ends = mean - spread, mean + spread
+        axes.fill_between(rounds, *ends, color=color, alpha=faint, linewidth=0)
+    outside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+    axes.legend(frameon=False, **(outside if len(curves) > 4 else {}))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     seeds = max((len(accuracy) for accuracy in curves.values()), default=0)
     shown = f"mean ± sd, {seeds} seeds" if seeds > 1 else "one seed"

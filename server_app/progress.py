@@ -1,10 +1,12 @@
-"""Progress bar in a terminal, with the time left."""
+"""Options and output of the commands: lists, JSON, lines, tables and progress."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -15,6 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.status import Status
+from rich.table import Table
 
 console = Console()
 
@@ -22,6 +25,48 @@ console = Console()
 def waiting(what: str) -> Status:
     """Return a context that shows a task of unknown length."""
     return console.status(what)
+
+
+def items(text: str | None) -> tuple[str, ...]:
+    """Return the comma-separated values of an option.
+
+    >>> items("fedavg, mmse,")
+    ('fedavg', 'mmse')
+    """
+    return tuple(item.strip() for item in (text or "").split(",") if item.strip())
+
+
+def show_json(facts: object) -> None:
+    """Print facts as JSON."""
+    typer.echo(json.dumps(facts, indent=1, ensure_ascii=False))
+
+
+def show_line(line: str) -> None:
+    """Print a line as it is: neither cut nor coloured, nor read as markup."""
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def make_table(
+    title: str,
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    words: Collection[str] | None = None,
+) -> Table:
+    """Return a table to print, its numbers at the right of their columns.
+
+    Args:
+        title: above it.
+        head: titles of the columns.
+        rows: a cell a column.
+        words: the columns of words; by default the first alone.
+    """
+    table = Table(title=title)
+    for column in head:
+        is_left = column in (head[:1] if words is None else words)
+        table.add_column(column, justify="left" if is_left else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """User's project: the app beside a package of the user's modules.
 
-Flower bundles what lies in an app's folder, and nothing else. So the project holds a copy of the
+Flower bundles the content of an app's folder, and nothing else. So the project holds a copy of the
 app's four packages: the bundle is the app as it is installed here, with the user's package in it,
 and a site approves it by its SHA-256 like any other.
 """
@@ -43,7 +43,7 @@ _FILES = {
     "tests/test_PACKAGE.py": "test_project.txt",
 }
 """A project's files, and their templates."""
-_WITH_BACKBONE = {own: text for own, text in _FILES.items() if own != "PACKAGE/model.py"} | {
+_WITH_BACKBONE = {file: text for file, text in _FILES.items() if file != "PACKAGE/model.py"} | {
     "PACKAGE/data.py": "image_data.py",
     "PACKAGE/backbone.py": "backbone.py",
     "README.md": "backbone_README.md",
@@ -81,7 +81,7 @@ def write_project(folder: Path, *, backbone: bool = False) -> str:
 
     Args:
         folder: of the project; its last part is the name.
-        backbone: whether the model reads a frozen network, whose file of weights is made here.
+        backbone: whether the model reads a frozen network; its file of weights is made here.
 
     Raises:
         TermsError: the name is no project's, or the folder is there or cannot be written.
@@ -100,13 +100,13 @@ def write_project(folder: Path, *, backbone: bool = False) -> str:
             from server_app.template.backbone import FILE, write_weights
 
             write_weights(folder / FILE)
-        for own, text in files.items():
+        for file, text in files.items():
             content = _renamed(TEMPLATE / text, package, name)
             if HEAD in content:
                 terms = tomllib.loads(_renamed(TEMPLATE / files["run.toml"], package, name))
                 # Flower starts the server in another folder: weights by their digest.
                 content = content.replace(HEAD, run_config_table(with_files(terms, folder)))
-            _write(folder / own.replace("PACKAGE", package), content)
+            _write(folder / file.replace("PACKAGE", package), content)
         _write(folder / ".gitignore", "__pycache__/\n*.fab\n/runs/\n")
         copy_app(folder)
     except OSError as error:
@@ -145,9 +145,9 @@ def copy_app(folder: Path) -> None:
     for package in APP:
         for pattern in ("*.py", "data/schemas/*.toml"):
             for file in sorted((_ROOT / package).rglob(pattern)):
-                own = folder / file.relative_to(_ROOT)
-                own.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, own)
+                copy = folder / file.relative_to(_ROOT)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, copy)
     (folder / "LICENSE").write_text(_licence(), encoding="utf-8")
 
 

@@ -55,7 +55,7 @@ def test_a_command_says_what_it_and_each_option_is_for() -> None:
 
 
 def test_a_command_that_prints_a_table_prints_json() -> None:
-    prints = r"\b(?:table|Table|measure_tables|_show_all|_table|_list|_rounds_rows)\("
+    prints = r"\b(?:table|Table|make_table|_show_all|_table|_list|_rounds_rows)\("
     without = [path for path, command in COMMANDS.items() if "--json" not in options(command)]
     assert [p for p in without if re.search(prints, inspect.getsource(COMMANDS[p].callback))] == []
 

@@ -6,63 +6,26 @@ from hdpfl_flower.system.later import Later
 from hdpfl_flower.system.terminal import guarded_main, new_app
 from hdpfl_flower.versions import __version__
 
-_HERE = "server_app.commands"
+_HELP = {
+    "demo": "Train on scikit-learn's digits at 13 sites, each with its own ε, in process.",
+    "compare": "Compare strategies in process: a table of mean ± sd, JSON and a picture.",
+    "list": "List strategies, parts after a +, models, data sets, guards and studies.",
+    "check": "Check a run config before flwr run, or a strategy by its contract; "
+    "exit 1 at a fault.",
+    "advise": "Advise rounds, steps, batches, model and rate of a run, and the best changes.",
+    "new": "Write a project: data, model or backbone, strategy, tests, and the app to approve.",
+    "reproduce": "Reproduce a table or figure of a paper: table, PNG and JSON.",
+    "report": "Write an HTML page about a run: results, figures, sites, terms, versions.",
+    "resume": "Resume an interrupted run: same run id and plans, no charge twice.",
+    "certs": "Make a CA, the server's certificate and a key pair for each site.",
+    "exporter": "Show the newest runs to Prometheus, from their journals.",
+}
+_ELSEWHERE = {"list": ("listing", "list_names")}
+"""Command → its module and function, where they have another name."""
 COMMANDS = {
-    "demo": Later(
-        f"{_HERE}.demo",
-        "demo",
-        "Train on scikit-learn's digits at 13 sites, each with its own ε, in process.",
-    ),
-    "compare": Later(
-        f"{_HERE}.compare",
-        "compare",
-        "Compare strategies in process: a table of mean ± sd, JSON and a picture.",
-    ),
-    "list": Later(
-        f"{_HERE}.listing",
-        "list_names",
-        "List strategies, parts after a +, models, data sets, guards and studies.",
-    ),
-    "check": Later(
-        f"{_HERE}.check",
-        "check",
-        "Check a run config before flwr run, or a strategy by its contract; exit 1 at a fault.",
-    ),
-    "advise": Later(
-        f"{_HERE}.advise",
-        "advise",
-        "Advise rounds, steps, batches, model and rate of a run, and what would help most.",
-    ),
-    "new": Later(
-        f"{_HERE}.new",
-        "new",
-        "Write a project: data, model or backbone, strategy, tests, and the app to approve.",
-    ),
-    "reproduce": Later(
-        f"{_HERE}.reproduce",
-        "reproduce",
-        "Reproduce a table or figure of a paper: table, PNG and JSON.",
-    ),
-    "report": Later(
-        f"{_HERE}.report",
-        "report",
-        "Write an HTML page about a run: results, figures, sites, terms, versions.",
-    ),
-    "resume": Later(
-        f"{_HERE}.resume",
-        "resume",
-        "Resume an interrupted run: same run id and plans, no charge twice.",
-    ),
-    "certs": Later(
-        f"{_HERE}.certs",
-        "certs",
-        "Make a CA, the server's certificate and a key pair for each site.",
-    ),
-    "exporter": Later(
-        f"{_HERE}.exporter",
-        "exporter",
-        "Show the newest runs to Prometheus, from their journals.",
-    ),
+    name: Later(f"server_app.commands.{module}", function, text)
+    for name, text in _HELP.items()
+    for module, function in [_ELSEWHERE.get(name, (name, name))]
 }
 
 app = new_app(

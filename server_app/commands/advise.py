@@ -1,8 +1,7 @@
-"""``hdpfl advise``: settings of a run from public numbers, and what would help most."""
+"""``hdpfl advise``: settings of a run from public numbers, and the best changes."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.system.own_code import search_here
-from server_app.progress import console, waiting
+from server_app.progress import console, make_table, show_json, show_line, waiting
 
 if TYPE_CHECKING:
     from server_app.reports.advice import Help, RunSetting
@@ -39,7 +37,7 @@ def advise(  # noqa: PLR0913, PLR0917 - options of a command line
         bool, typer.Option("--json", help="Print both settings and what helps as JSON.")
     ] = False,
 ) -> None:
-    """Advise rounds, steps, batches, model and rate of a run, and what would help most.
+    """Advise rounds, steps, batches, model and rate of a run, and the best changes.
 
     From the numbers that you type, and the task of the run config: no record is read and no site
     asked. The signal-to-noise ratio compares settings; it is no accuracy.
@@ -52,21 +50,12 @@ def advise(  # noqa: PLR0913, PLR0917 - options of a command line
 
         asked = asked_setting(config.terms, sites, records, epsilons, delta, batch_sizes)
         proposal = propose(asked, task_for(config.terms), most_rounds)
-        found = helps(proposal, task_for(config.terms))
+        changes = helps(proposal, task_for(config.terms))
     if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "asked": _facts(asked),
-                    "proposed": _facts(proposal),
-                    "helps": [asdict(one) for one in found],
-                },
-                indent=1,
-                ensure_ascii=False,
-            )
-        )
+        help_facts = [asdict(change) for change in changes]
+        show_json({"asked": _facts(asked), "proposed": _facts(proposal), "helps": help_facts})
         return
-    _show(asked, proposal, found)
+    _show(asked, proposal, changes)
     typer.echo("\n".join(["", *_lines(proposal)]))
 
 
@@ -83,28 +72,30 @@ def _facts(setting: RunSetting) -> dict[str, Any]:
     }
 
 
-def _show(asked: RunSetting, proposal: RunSetting, found: Sequence[Help]) -> None:
-    table = Table(title="Predicted signal to noise of the aggregate", title_justify="left")
-    for head in ("", "asked", "proposed"):
-        table.add_column(head, justify="right" if head else "left")
-    both = (asked, proposal)
-    rows: dict[str, list[str]] = {
-        "rounds": [f"{one.rounds}" for one in both],
-        "local steps a round": [_counted(one.steps) for one in both],
-        "batch size": [_counted([site.batch_size for site in one.sites]) for one in both],
-        "model": [one.model for one in both],
-        "numbers in it": [f"{one.size:,}" for one in both],
-        "signal to noise, a round": [f"{one.of_round:.3g}" for one in both],
-        "signal to noise, the run": [f"{one.of_run:.3g}" for one in both],
+def _show(asked: RunSetting, proposal: RunSetting, changes: Sequence[Help]) -> None:
+    asked_cells, proposed_cells = _cells(asked), _cells(proposal)
+    rows = [(name, cell, proposed_cells[name]) for name, cell in asked_cells.items()]
+    title = "Predicted signal to noise of the aggregate"
+    console.print(make_table(title, ("", "asked", "proposed"), rows))
+    if changes:
+        show_line("What would help most, by the predicted ratio of the run:")
+    else:
+        show_line("Nothing would raise the ratio: the run has no noise.")
+    for number, change in enumerate(changes, 1):
+        show_line(f"{number:2}. × {change.gain:.2f}  {change.what}")
+
+
+def _cells(setting: RunSetting) -> dict[str, str]:
+    """Return a setting for people."""
+    return {
+        "rounds": f"{setting.rounds}",
+        "local steps a round": _counted(setting.steps),
+        "batch size": _counted([site.batch_size for site in setting.sites]),
+        "model": setting.model,
+        "numbers in it": f"{setting.size:,}",
+        "signal to noise, a round": f"{setting.of_round:.3g}",
+        "signal to noise, the run": f"{setting.of_run:.3g}",
     }
-    for name, cells in rows.items():
-        table.add_row(name, *cells)
-    console.print(table)
-    console.print("What would help most, by the predicted ratio of the run:" if found else
-                  "Nothing would raise the ratio: the run has no noise.")  # fmt: skip
-    for number, one in enumerate(found, 1):
-        line = f"{number:2}. × {one.gain:.2f}  {one.what}"
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def _counted(numbers: Sequence[int]) -> str:

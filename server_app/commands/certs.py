@@ -60,7 +60,7 @@ def certs(
             _write_new(path, content)
     except OSError as error:
         raise DeploymentError(f"{error.filename} cannot be written: {error.strerror}") from None
-    _say(folder, [path for path in files if path.parent == folder], site)
+    _tell(folder, [path.name for path in files if path.parent == folder], site)
 
 
 def _check_names(sites: Path, names: list[str]) -> None:
@@ -99,22 +99,24 @@ def _authority_files(folder: Path, hosts: list[str]) -> dict[Path, bytes]:
     """Return the coordinator's files to write; none if they exist."""
     from server_app.certificates import make_authority, missing_hosts, renew_server
 
-    found = [name for name in AUTHORITY if (folder / name).exists()]
-    # Nothing yet, or the CA alone: what was moved away is made anew, and sites keep their ca.crt.
-    if found in ([], RENEWED_BY):
+    present = [name for name in AUTHORITY if (folder / name).exists()]
+    # Nothing yet, or the CA alone: a pair that was moved away is made anew, and sites keep their
+    # ca.crt.
+    if present in ([], RENEWED_BY):
         if not hosts:
             raise DeploymentError(
                 "no '--host' is given; name every DNS name and address by which sites call the "
                 "server, e.g. --host flower.example.org --host 127.0.0.1"
             )
-        if found:
+        if present:
             pair = renew_server((folder / "ca.key").read_bytes(), hosts)
             return {folder / "server.key": pair.private, folder / "server.crt": pair.public}
-        made = make_authority(hosts)
-        contents = (made.ca.private, made.ca.public, made.server.private, made.server.public)
+        authority = make_authority(hosts)
+        ca, server = authority.ca, authority.server
+        contents = (ca.private, ca.public, server.private, server.public)
         return {folder / name: content for name, content in zip(AUTHORITY, contents, strict=True)}
-    if len(found) < len(AUTHORITY):
-        missing = ", ".join(name for name in AUTHORITY if name not in found)
+    if len(present) < len(AUTHORITY):
+        missing = ", ".join(name for name in AUTHORITY if name not in present)
         raise DeploymentError(
             f"{folder} holds a part of a set, without {missing}; restore it, or name another folder"
         )
@@ -142,18 +144,17 @@ def _write_new(path: Path, content: bytes) -> None:
     public = path.suffix in (".crt", ".pub")
     # O_EXCL: a key that appeared since the check is not overwritten. The mode is there before the
     # content.
-    with os.fdopen(
-        os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644 if public else 0o600), "wb"
-    ) as file:
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+    with os.fdopen(os.open(path, flags, 0o644 if public else 0o600), "wb") as file:
         file.write(content)
 
 
-def _say(folder: Path, made: list[Path], sites: list[str]) -> None:
-    if folder / "ca.crt" in made:
+def _tell(folder: Path, written: list[str], sites: list[str]) -> None:
+    if "ca.crt" in written:
         typer.echo(f"{folder}/ca.crt: for every caller of the server")
-    if made:
+    if written:
         typer.echo(f"{folder}/server.crt, server.key: for the SuperLink alone")
-    if folder / "ca.key" in made:
+    if "ca.key" in written:
         typer.echo(f"{folder}/ca.key: signs the next server certificate; keep it off the network")
     for name in sites:
         typer.echo(f"{folder}/sites/{name}: for site {name} alone; {name}.pub registers it")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from hdpfl_flower.data.stated_task import is_own
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.system.own_code import search_here, show_own, shown_to_its_author
 from hdpfl_flower.system.printable import printable
-from server_app.progress import console, waiting
+from server_app.progress import show_json, show_line, waiting
 
 RESUME_FROM = "resume-from"
 
@@ -40,31 +39,31 @@ def check(
     Of a run config, the message names the key and the remedy, where flwr run says '[code: 15]'.
     """
     search_here()
-    found = {what: ""}
+    faults = {what: ""}
     if what.endswith(".toml"):
         _check_run(Path(what), app)
         if not as_json:
-            console.print(f"ok      {what}", soft_wrap=True, markup=False, highlight=False)
+            show_line(f"ok      {what}")
     else:
-        found = _faults_of(what, quiet=as_json)
+        faults = _faults_of(what, quiet=as_json)
     if as_json:
-        typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
-    if any(found.values()):
+        show_json(faults)
+    if any(faults.values()):
         raise typer.Exit(1)
 
 
 def _check_run(path: Path, app: Path) -> None:
-    """Raise an ``HDPFLError`` for what Flower, the server or every site would refuse."""
+    """Raise an ``HDPFLError`` for a fault that Flower, the server or every site would refuse."""
     sys.path.append(str(app.absolute()))  # a project's own strategy and model
     config = RunConfig.load(path, apart=(RESUME_FROM,))
-    known = _declared(app)
-    for key in [f"{name}.{key}" for name, table in config.settings.items() for key in table]:
-        if known and key not in known:
-            close = get_close_matches(key, known, n=1)
+    declared = _declared(app)
+    for key in flatten(config.settings):
+        if declared and key not in declared:
+            remedy = f"declare it, with its default, under [tool.flwr.app.config] in {app}"
+            close = get_close_matches(key, declared, n=1)
             raise TermsError(
                 f"terms {path}: '{key}' is not a key of the run config; "
-                + (f"did you mean '{close[0]}'?" if close else "declare it, with its default, ")
-                + ("" if close else f"under [tool.flwr.app.config] in {app}/pyproject.toml")
+                + (f"did you mean '{close[0]}'?" if close else f"{remedy}/pyproject.toml")
             )
     if is_own(config.terms.dataset):  # for simulations, in which the data set says the task
         return
@@ -86,14 +85,13 @@ def _declared(app: Path) -> set[str]:
 def _faults_of(strategy: str, *, quiet: bool) -> dict[str, str]:
     from strategies.contract import run_contract
 
-    found = {}
+    faults = {}
     with shown_to_its_author():
-        for text, wrong in run_contract(strategy, show_own):
-            found[text] = wrong or ""
+        for text, fault in run_contract(strategy, show_own):
+            faults[text] = fault or ""
             if not quiet:
-                line = f"FAILED  {text}: {printable(wrong)}" if wrong else f"ok      {text}"
-                console.print(line, soft_wrap=True, markup=False, highlight=False)
-    return found
+                show_line(f"FAILED  {text}: {printable(fault)}" if fault else f"ok      {text}")
+    return faults
 
 
 def flatten(config: Mapping[str, Any]) -> Iterator[str]:

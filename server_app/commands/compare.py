@@ -20,7 +20,7 @@ from hdpfl_flower.system.own_code import search_here, shown_to_its_author
 from hdpfl_flower.system.paths import available_cores, runs_dir
 from hdpfl_flower.system.printable import csv_text, printable
 from server_app.plots import plot_panels, why_no_picture
-from server_app.progress import console, rounds_bar, waiting
+from server_app.progress import console, items, make_table, rounds_bar, show_line, waiting
 
 if TYPE_CHECKING:
     from server_app.in_process.comparison import Comparison, RunJob
@@ -38,72 +38,51 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
         int, typer.Option(help="Runs of each strategy, each with its own seed.", min=1)
     ] = 3,
     dataset: Annotated[
-        str | None, typer.Option(help="A named data set, or one of your own.", show_default=False)
+        str | None, typer.Option(help="A named data set, or one of your own.")
     ] = None,
     schema: Annotated[
-        str | None,
-        typer.Option(help="Schema of --tables, FILE.toml or a built-in one.", show_default=False),
+        str | None, typer.Option(help="Schema of --tables, FILE.toml or a built-in one.")
     ] = None,
     tables: Annotated[
         str | None,
         typer.Option(
-            help="A table a site, with commas between: a CSV or Parquet file, or a site's profile.",
-            show_default=False,
+            help="A table a site, with commas between: a CSV or Parquet file, or a site's profile."
         ),
     ] = None,
-    data_dir: Annotated[
-        str | None, typer.Option(help="Folder of the named data sets.", show_default=False)
-    ] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Folder of the named data sets.")] = None,
     model: Annotated[
-        str | None,
-        typer.Option(
-            help="logreg, mlp:WIDTH, cnn, resnet18 or module:function.", show_default=False
-        ),
+        str | None, typer.Option(help="logreg, mlp:WIDTH, cnn, resnet18 or module:function.")
     ] = None,
     partition: Annotated[
-        str | None,
-        typer.Option(help="How the sites share the records: iid, natural, …", show_default=False),
+        str | None, typer.Option(help="How the sites share the records: iid, natural, …")
     ] = None,
     groups: Annotated[
-        str | None,
-        typer.Option(
-            help="Groups of sites with different data: KIND:SIZE:SIZE…", show_default=False
-        ),
+        str | None, typer.Option(help="Groups of sites with different data: KIND:SIZE:SIZE…")
     ] = None,
     epsilons: Annotated[
-        str | None,
-        typer.Option(help="The sites' ε: one, a list, uniform:LOW:HIGH, …", show_default=False),
+        str | None, typer.Option(help="The sites' ε: one, a list, uniform:LOW:HIGH, …")
     ] = None,
     opt_out: Annotated[
-        float | None,
-        typer.Option(help="Share of the sites that opt out of privacy.", min=0, max=1),
+        float | None, typer.Option(help="Share of the sites that opt out of privacy.", min=0, max=1)
     ] = None,
     batch_sizes: Annotated[
-        str | None,
-        typer.Option(help="Expected batch sizes to draw from, a list.", show_default=False),
+        str | None, typer.Option(help="Expected batch sizes to draw from, a list.")
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="The sites' δ.", show_default=False)] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds.", show_default=False)] = None,
+    delta: Annotated[float | None, typer.Option(help="The sites' δ.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds.")] = None,
     local_epochs: Annotated[
-        int | None, typer.Option(help="Passes over a site's records a round.", show_default=False)
+        int | None, typer.Option(help="Passes over a site's records a round.")
     ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="Of the sites' steps.", show_default=False)
-    ] = None,
-    clip_norm: Annotated[
-        float | None, typer.Option(help="Bound of a record's gradient.", show_default=False)
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="The first seed.", show_default=False)] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of the sites' steps.")] = None,
+    clip_norm: Annotated[float | None, typer.Option(help="Bound of a record's gradient.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The first seed.")] = None,
     terms: Annotated[
         Path | None,
         typer.Option("--terms", "--run-config", help="TOML file of run config keys to start from."),
     ] = None,
     set_: Annotated[list[str], typer.Option("--set", help="KEY=VALUE, any run config key.")] = [],  # noqa: B006
     stack: Annotated[
-        bool | None,
-        typer.Option(
-            "--stack", help="Train the clients of logreg and mlp together.", show_default=False
-        ),
+        bool | None, typer.Option("--stack", help="Train the clients of logreg and mlp together.")
     ] = None,
     jobs: Annotated[int, typer.Option(help="Runs at a time; 0: a core each.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,
@@ -140,19 +119,29 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
         from strategies import SETTINGS_OWNERS, check_strategy
         from strategies.settings import assigned, check_settings, with_own_settings
 
-        given = {
-            "dataset": dataset, "data-dir": data_dir, "model": model, "partition": partition,
-            "groups": groups, "epsilons": epsilons, "batch-sizes": batch_sizes, "delta": delta,
-            "rounds": rounds, "local-epochs": local_epochs, "learning-rate": learning_rate,
-            "clip-norm": clip_norm, "seed": seed, "stack": stack,
-        }  # fmt: skip
+        given = dict(
+            dataset=dataset,
+            data_dir=data_dir,
+            model=model,
+            partition=partition,
+            groups=groups,
+            epsilons=epsilons,
+            batch_sizes=batch_sizes,
+            delta=delta,
+            rounds=rounds,
+            local_epochs=local_epochs,
+            learning_rate=learning_rate,
+            clip_norm=clip_norm,
+            seed=seed,
+            stack=stack,
+        )
         search_here()
-        names = [name.strip() for name in strategies.split(",") if name.strip()]
+        names = items(strategies)
         if not names:
             raise TermsError("--strategies names no strategy; write such as fedavg,mmse")
         chosen = {name: check_strategy(name) for name in names}
         config: dict[str, object] = dict(RunConfig.load(terms).as_config() if terms else {})
-        config.update({key: value for key, value in given.items() if value is not None})
+        config.update({k.replace("_", "-"): v for k, v in given.items() if v is not None})
         config.update(assigned(set_, chosen.values()))
         if opt_out is not None:
             spec = config.get("epsilons", SimulationTerms().epsilons)
@@ -195,14 +184,14 @@ def _take_tables(
 ) -> int:
     """Put a federation of tables into ``config``; return its number of sites.
 
-    What each table loses is said on stderr. An encoded copy of the records lies in ``folder``.
+    The losses of each table are said on stderr. An encoded copy of the records lies in ``folder``.
     """
     from hdpfl_flower.data.own_data.site_tables import table_sources, write_federation
     from hdpfl_flower.data.schema import schema_text
     from hdpfl_flower.data.site_check import about_losses
     from hdpfl_flower.ledger.withdrawals import load_profile
 
-    names = [name.strip() for name in (tables or "").split(",") if name.strip()]
+    names = items(tables)
     if not schema or not names:
         raise TermsError("--schema and --tables go together: --schema S.toml --tables a.csv,b.csv")
     for key in ("dataset", "partition", "task", "schema"):
@@ -213,9 +202,9 @@ def _take_tables(
     copy = folder.absolute() / "tables.npz"
     task, counts = write_federation(sources, text, copy)
     for table, line in zip(sources, counts, strict=True):
-        typer.echo(printable(line), err=True)
-        for lost in about_losses(table.source, text):
-            typer.echo(printable(f"{table.name}: {lost}"), err=True)
+        losses = [f"{table.name}: {loss}" for loss in about_losses(table.source, text)]
+        for about in (line, *losses):
+            typer.echo(printable(about), err=True)
     config.pop("schema", None)
     config |= {"dataset": f"file:{copy}", "partition": "natural", "task": task}
     return len(sources)
@@ -231,17 +220,30 @@ def _show_remedy(done: int, of: int, folder: Path) -> None:
 
 def _show_all(comparison: Comparison, todo: Sequence[RunJob], folder: Path, as_json: bool) -> None:
     """Write the comparison and its picture; print tables or JSON."""
+    from server_app.commands.promises import promises_table, read_promises
+    from server_app.reports.comparison_tables import lines, tables
+
     comparison.save(folder / "comparison.json")
+    no_picture = _draw(comparison, folder)
     if as_json:
-        _draw(comparison, folder)
         typer.echo((folder / "comparison.json").read_text(encoding="utf-8"), nl=False)
         return
-    _show(comparison, folder)
+    title = f"{_title(comparison)}, {comparison.terms.rounds} rounds"
     folders = {job.key: folder / job.terms.run_id for job in todo}
-    _show_final(comparison, folders)
-    _show_alone(comparison, folders)
+    for table in tables(comparison, title, folders):
+        console.print(make_table(*table))
+    for line in (*_rate_lines(comparison), *lines(comparison, folders)):
+        show_line(line)
+    written = "comparison.json" if no_picture else "comparison.json and comparison.png"
+    show_line(f"{folder}/{written}")
+    if no_picture:
+        show_line(f"no picture: {no_picture}")
     runs = {job.terms.strategy: folder / job.terms.run_id for job in reversed(todo)}
-    _show_promises(comparison, {name: runs[name] for name in comparison.names})
+    if promises := read_promises({name: runs[name] for name in comparison.names}):
+        promised, about = promises_table(comparison.config, comparison.num_sites, promises)
+        console.print(promised)
+        for line in about:
+            show_line(line)
 
 
 def _write_csv(
@@ -266,9 +268,9 @@ def _write_csv(
                 rows.append((name, seed, event.get("round", number), measure, value, "", ""))
         for kind, prefix in ((EVENT, ""), (FEDERATED, "federated-")):
             final = read_final_measures(folders[name, seed], kind).get("measures", {})
-            for measure, one in final.items():
-                found = (one[key] for key in ("value", "low", "high"))
-                rows.append((name, seed, "final", f"{prefix}{measure}", *found))
+            for measure, estimate in final.items():
+                numbers = (estimate[key] for key in ("value", "low", "high"))
+                rows.append((name, seed, "final", f"{prefix}{measure}", *numbers))
     replace_file(path, csv_text(rows).encode())
     typer.echo(str(path), err=True)
 
@@ -277,26 +279,6 @@ def _new_folder() -> Path:
     """Return a new folder, named by the time."""
     folder = runs_dir() / f"compare-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     return folder.with_name(f"{folder.name}-{secrets.token_hex(3)}") if folder.exists() else folder
-
-
-def _show(comparison: Comparison, folder: Path) -> None:
-    from server_app.reports.comparison_tables import (
-        counted_lines,
-        deciding_lines,
-        measure_tables,
-    )
-
-    no_picture = _draw(comparison, folder)
-    rounds = comparison.terms.rounds
-    for table in measure_tables(comparison, f"{_title(comparison)}, {rounds} rounds"):
-        console.print(table)
-    found = (_rate_lines, counted_lines, deciding_lines)
-    for line in (line for lines in found for line in lines(comparison)):
-        console.print(line, soft_wrap=True)
-    written = "comparison.json" if no_picture else "comparison.json and comparison.png"
-    console.print(f"{folder}/{written}", soft_wrap=True)
-    if no_picture:
-        console.print(f"no picture: {no_picture}", soft_wrap=True, markup=False)
 
 
 def _rate_lines(comparison: Comparison) -> Iterator[str]:
@@ -329,34 +311,3 @@ def _draw(comparison: Comparison, folder: Path) -> str:
     if not no_picture:
         plot_panels(panels, folder / "comparison.png", _title(comparison), label)
     return no_picture
-
-
-def _show_final(comparison: Comparison, folders: dict[tuple[str, int], Path]) -> None:
-    from server_app.reports.comparison_tables import final_table, unmeasured_lines
-    from server_app.run.federated_measures import FEDERATED
-    from server_app.run.final_measures import EVENT
-
-    for event in (EVENT, FEDERATED):
-        if table := final_table(comparison, folders, event):
-            console.print(table)
-    for line in unmeasured_lines(comparison, folders):
-        console.print(line, soft_wrap=True, markup=False)
-
-
-def _show_alone(comparison: Comparison, folders: dict[tuple[str, int], Path]) -> None:
-    from server_app.reports.comparison_tables import alone_table
-
-    if table := alone_table(comparison, folders):
-        console.print(table)
-
-
-def _show_promises(comparison: Comparison, folders: dict[str, Path]) -> None:
-    from server_app.commands.promises import promises_table, read_promises
-
-    found = read_promises(folders)
-    if not found:
-        return
-    table, lines = promises_table(comparison.config, comparison.num_sites, found)
-    console.print(table)
-    for line in lines:
-        console.print(line, soft_wrap=True)

@@ -13,7 +13,7 @@ from rich.table import Table
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.system.paths import runs_dir
 from server_app.plots import plot_demo, why_no_picture
-from server_app.progress import console, rounds_bar
+from server_app.progress import console, make_table, rounds_bar, show_line
 
 if TYPE_CHECKING:
     from server_app.in_process.comparison import Comparison, OnRound, RunJob
@@ -35,8 +35,8 @@ def demo(
 ) -> None:
     """Train on scikit-learn's digits at 13 sites, each with its own ε, in process.
 
-    Shows what joining is worth to each site, and that the server can weigh sites by their
-    noise, which no site discloses.
+    Shows the worth of joining to each site, and that the server can weigh sites by their noise,
+    which no site discloses.
     """
     from server_app.in_process.comparison import Comparison, RunJob, compare, jobs_of
 
@@ -63,24 +63,22 @@ def demo(
         f"   (test accuracy after {config.terms.rounds} rounds, mean of {SEEDS} seeds)"
     )
     if why := why_no_picture():
-        console.print(f"no picture: {why}", soft_wrap=True, markup=False)
+        show_line(f"no picture: {why}")
     else:
         picture = folder / "demo.png"
         curves = {name: comparison.metric(name) for name in STRATEGIES}
         estimated, true = (_mean(comparison, name, "noise_std") for name in ("mmse", "oracle"))
         plot_demo(curves, estimated, true, picture)
-        console.print(f"picture: {picture}", soft_wrap=True)
-    console.print(f"everything else: {folder}", soft_wrap=True)
+        show_line(f"picture: {picture}")
+    show_line(f"everything else: {folder}")
 
 
 def _alone(config: RunConfig, site: int, tick: OnRound) -> float:
     """Return the accuracy of ``site`` training alone under the same budget."""
-    from server_app.in_process.in_process_run import run_in_process
+    from server_app.in_process.in_process_run import on_rounds, run_in_process
 
-    own = config.updated(strategy="fedavg", run_id=f"alone-site{site}")
-    result = run_in_process(
-        own, SITES, lambda event: tick() if event["event"] == "round" else None, present=[site]
-    )
+    config = config.updated(strategy="fedavg", run_id=f"alone-site{site}")
+    result = run_in_process(config, SITES, on_rounds(tick), present=[site])
     return float(result.rounds[-1]["metrics"]["accuracy"])
 
 
@@ -90,11 +88,10 @@ def _mean(comparison: Comparison, strategy: str, number: str) -> npt.NDArray[np.
     ``number`` is ``weights``, or a gauge.
     """
     events = comparison.rounds[strategy, comparison.config.simulation.seed]
-    rows = [
-        event["weights"] if number == "weights" else event["gauges"][number] for event in events
-    ]
-    found: npt.NDArray[np.float64] = np.mean(rows, axis=0)
-    return found
+    means: npt.NDArray[np.float64] = np.mean(
+        [{**event, **event["gauges"]}[number] for event in events], axis=0
+    )
+    return means
 
 
 def _table(joined: RunJob, comparison: Comparison, alone: list[float]) -> Table:
@@ -104,24 +101,21 @@ def _table(joined: RunJob, comparison: Comparison, alone: list[float]) -> Table:
     events = comparison.rounds[joined.key]
     together = events[-1]["metrics"]["accuracy"]
     weights = _mean(comparison, "mmse", "weights")
-    table = Table(
-        title="What joining is worth (MMSE averaging, first seed)",
-        caption="The ε column is here because this is a demo: the server sees no ε, and nothing a "
-        "seeded simulation does is private.",
-    )
-    for column in ("site", "ε", "spent", "batch", "weight", "own model", "joined"):
-        table.add_column(column, justify="right")
-    better: list[str] = []
+    rows = []
     for site in range(SITES):
         profile = draw_profile(joined.config, site, SITES)
         ledger = Ledger(simulated_ledger(joined.config, site), durable=False)
         spent, _ = ledger.account().spent()
         ledger.close()
-        if alone[site] > together:
-            better.append(str(site))
-        table.add_row(
-            str(site), f"{profile.run.epsilon:g}", f"{spent:.3f}", str(profile.training.batch_size),
-            f"{weights[site]:.4f}", f"{alone[site]:.3f}", f"{together:.3f}",
-        )  # fmt: skip
-    table.title = f"{table.title}; better off alone: {', '.join(better) or 'none'}"
+        budget = (f"{profile.run.epsilon:g}", f"{spent:.3f}", str(profile.training.batch_size))
+        accuracies = (f"{alone[site]:.3f}", f"{together:.3f}")
+        rows.append((str(site), *budget, f"{weights[site]:.4f}", *accuracies))
+    better = ", ".join(str(site) for site in range(SITES) if alone[site] > together) or "none"
+    title = f"What joining is worth (MMSE averaging, first seed); better off alone: {better}"
+    head = ("site", "ε", "spent", "batch", "weight", "own model", "joined")
+    table = make_table(title, head, rows, words=())
+    table.caption = (
+        "The ε column is here because this is a demo: the server sees no ε, and nothing a seeded "
+        "simulation does is private."
+    )
     return table

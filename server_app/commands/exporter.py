@@ -15,7 +15,7 @@ from hdpfl_flower.monitoring.series import COORDINATOR_PORT
 from hdpfl_flower.system.paths import runs_dir as default_runs_dir
 from server_app.monitoring.exporter import NEWEST, RunFollower, readings_of_files
 from server_app.monitoring.exporter import history as history_of
-from server_app.progress import console
+from server_app.progress import show_line
 
 READABLE = 0o644
 """File mode of a textfile: public data, read by node_exporter's user."""
@@ -74,5 +74,5 @@ def exporter(  # noqa: PLR0913, PLR0917 - options of a command line
     serve_until_ended(
         exposition,
         Address(host, port, names=tuple(name or ())),
-        lambda url: console.print(f"listening at {url}; the runs lie in {folder}", soft_wrap=True),
+        lambda url: show_line(f"listening at {url}; the runs lie in {folder}"),
     )

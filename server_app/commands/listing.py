@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hdpfl_flower.errors import InstallationError
-from server_app.progress import console
+from server_app.progress import console, show_json
 
 if TYPE_CHECKING:
     from hdpfl_flower.models.task import Task
@@ -39,13 +38,13 @@ def list_names(
 
     Your own are named module:Class (a strategy) or module:function (a model).
     """
-    found = {each.value: _NAMES[each]() for each in ([kind] if kind else ListedKind)}
+    listed = {name.value: _NAMES[name]() for name in ([kind] if kind else ListedKind)}
     if as_json:
-        typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
+        show_json(listed)
         return
     from rich.table import Table
 
-    for title, names in found.items():
+    for title, names in listed.items():
         table = Table(title=title, title_justify="left", show_header=False)
         table.add_column(no_wrap=True)
         table.add_column()
@@ -70,7 +69,7 @@ def _strategies() -> dict[str, str]:
 def _parts() -> dict[str, str]:
     from strategies import PARTS
 
-    return {f"+{name}": _meaning(part) for table in PARTS for name, part in table.items()}
+    return {f"+{name}": _meaning(addition) for table in PARTS for name, addition in table.items()}
 
 
 def _models() -> dict[str, str]:
@@ -89,13 +88,8 @@ def in_words(task: Task) -> str:
     """Return the shape and the targets of a task, in words."""
     shape = "×".join(map(str, task.input_shape))
     shape += " features" if len(task.input_shape) == 1 else ""
-    if task.classes:
-        return f"{shape}, {task.classes} classes"
-    return (
-        f"{shape}, survival, {task.intervals} intervals"
-        if task.intervals
-        else f"{shape}, regression"
-    )
+    survival = f"survival, {task.intervals} intervals" if task.intervals else "regression"
+    return f"{shape}, {task.classes} classes" if task.classes else f"{shape}, {survival}"
 
 
 def _guards() -> dict[str, str]:
@@ -109,10 +103,10 @@ def _studies() -> dict[str, str]:
     from server_app.commands.reproduce import load_studies
 
     try:
-        known = load_studies()
+        studies = load_studies()
     except InstallationError:
         return {}
-    return {study.name: f"{study.title}. Source: {study.source}" for study in known.values()}
+    return {study.name: f"{study.title}. Source: {study.source}" for study in studies.values()}
 
 
 _NAMES: Mapping[ListedKind, Callable[[], dict[str, str]]] = {

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from server_app.progress import console
+from server_app.progress import show_line
 
 
 def new(
@@ -30,13 +30,13 @@ def new(
 
     if renew:
         renew_app(folder)
-        console.print(f"{folder}: the app is a copy of what is installed here", soft_wrap=True)
+        show_line(f"{folder}: the app is a copy of what is installed here")
         return
-    package, own = write_project(folder, backbone=backbone), "backbone" if backbone else "model"
-    console.print(
-        f"{folder}: {package}/data.py, {package}/{own}.py, {package}/strategy.py, tests, run.toml\n"
-        f"cd {folder}\n"
+    package, network = write_project(folder, backbone=backbone), "backbone" if backbone else "model"
+    files = ("data.py", f"{network}.py", "strategy.py")
+    show_line(f"{folder}: {', '.join(f'{package}/{file}' for file in files)}, tests, run.toml")
+    show_line(f"cd {folder}")
+    show_line(
         f"hdpfl compare --terms run.toml --strategies {package}.strategy:InverseLength,fedavg "
-        "--clients 5 --seeds 1",
-        soft_wrap=True, markup=False, highlight=False,
-    )  # fmt: skip
+        "--clients 5 --seeds 1"
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +13,8 @@ from rich.table import Table
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.scenarios.budgets import draw_epsilons
+from server_app.progress import make_table
+from server_app.run.final_measures import read_final_measures
 
 Row = tuple[str, str, str]
 """ε, sites, promise."""
@@ -25,13 +26,8 @@ def read_promises(folders: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
     >>> read_promises({"fedavg": Path("nowhere")})
     {}
     """
-    found = {}
-    for name, folder in folders.items():
-        path = folder / "result.json"
-        promises = json.loads(path.read_text()).get("privacy") if path.is_file() else None
-        if promises:
-            found[name] = promises
-    return found
+    promises = {name: read_final_measures(folder, "privacy") for name, folder in folders.items()}
+    return {name: facts for name, facts in promises.items() if facts}
 
 
 def promises_table(
@@ -40,18 +36,20 @@ def promises_table(
     """Return a table by strategy and level, with common lines.
 
     Args:
-        config: what the runs have in common; the seed is that of these runs.
+        config: the terms that the runs have in common; the seed is that of these runs.
         num_sites: sites in each.
         promises: strategy → the ``privacy`` of its run.
     """
     terms, drawn = config.terms, config.simulation
-    own = draw_epsilons(drawn.epsilons, num_sites, drawn.seed)
-    table = Table(title=f"Promises by site (δ {terms.delta:g}, seed {drawn.seed})")
-    for column in ("strategy", "ε", "sites", "promise"):
-        table.add_column(column, justify="right" if column in ("ε", "sites") else "left")
-    for name, facts in promises.items():
-        for number, row in enumerate(_rows(facts, own)):
-            table.add_row("" if number else name, *row)
+    epsilons = draw_epsilons(drawn.epsilons, num_sites, drawn.seed)
+    rows = [
+        ("" if number else name, *row)
+        for name, facts in promises.items()
+        for number, row in enumerate(_rows(facts, epsilons))
+    ]
+    title = f"Promises by site (δ {terms.delta:g}, seed {drawn.seed})"
+    head = ("strategy", "ε", "sites", "promise")
+    table = make_table(title, head, rows, words=("strategy", "promise"))
     first = next(iter(promises.values()))
     lines = [
         f"protected: {first['unit']}; {first['relation']}; {first['scope']}",
@@ -63,11 +61,11 @@ def promises_table(
     return table, lines
 
 
-def _rows(facts: Mapping[str, Any], own: npt.NDArray[np.float64]) -> Iterator[Row]:
+def _rows(facts: Mapping[str, Any], epsilons: npt.NDArray[np.float64]) -> Iterator[Row]:
     """Yield rows by level, or for private and opted-out sites."""
     if "violates" in facts:
-        spent = float(facts.get("epsilon", own.max()))
-        yield f"{spent:g}", str(len(own)), f"VIOLATED for {facts['violates']}"
+        spent = float(facts.get("epsilon", epsilons.max()))
+        yield f"{spent:g}", str(len(epsilons)), f"VIOLATED for {facts['violates']}"
         return
     for level in facts.get("levels", []):
         if not level["sites"]:
@@ -80,15 +78,15 @@ def _rows(facts: Mapping[str, Any], own: npt.NDArray[np.float64]) -> Iterator[Ro
             yield "inf", str(out), "no privacy"
     if "levels" in facts:
         return
-    # A cap lowers what a site spends in the run, never raises it.
-    kept = np.minimum(own, float(facts.get("epsilon-cap", math.inf)))
-    private = kept[np.isfinite(kept)]
+    # A cap lowers the ε that a site spends in the run, never raises it.
+    capped = np.minimum(epsilons, float(facts.get("epsilon-cap", math.inf)))
+    private = capped[np.isfinite(capped)]
     if len(private):
         low, high = _number(private.min()), _number(private.max())
         text = low if low == high else f"{low} to {high}"
         yield text, str(len(private)), "differential privacy"
-    if len(private) < len(kept):
-        yield "inf", str(len(kept) - len(private)), "no privacy"
+    if len(private) < len(capped):
+        yield "inf", str(len(capped) - len(private)), "no privacy"
 
 
 def _number(epsilon: float) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hdpfl_flower.errors import DataError
-from server_app.progress import console
+from server_app.progress import show_line
 
 
 def report(
@@ -53,7 +53,7 @@ def report(
     if path.exists() and not force:
         raise DataError(f"{path} exists already; name another file with --out, or add --force")
     path.write_text(page, encoding="utf-8")
-    console.print(str(path), soft_wrap=True)
+    show_line(str(path))
 
 
 def _to_trackers(folder: Path, tensorboard: Path | None, mlflow: Path | None) -> None:
@@ -62,9 +62,8 @@ def _to_trackers(folder: Path, tensorboard: Path | None, mlflow: Path | None) ->
 
     events = read_journal(folder / "journal.jsonl")
     if tensorboard is not None:
-        own = to_tensorboard(events, folder.name, tensorboard)
-        console.print(f"{own}; to look at it: tensorboard --logdir {tensorboard}", soft_wrap=True)
+        written = to_tensorboard(events, folder.name, tensorboard)
+        show_line(f"{written}; to look at it: tensorboard --logdir {tensorboard}")
     if mlflow is not None:
-        own = to_mlflow(events, folder.name, mlflow)
-        shown = f"mlflow ui --backend-store-uri {store_in(own)}"
-        console.print(f"{own}; to look at it: {shown}", soft_wrap=True)
+        store = store_in(to_mlflow(events, folder.name, mlflow))
+        show_line(f"{mlflow}; to look at it: mlflow ui --backend-store-uri {store}")

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from hdpfl_flower.errors import InstallationError, TermsError
 from hdpfl_flower.system.paths import runs_dir
 from server_app.plots import check_pictures
-from server_app.progress import console
+from server_app.progress import console, items, make_table, show_json, show_line
 
 if TYPE_CHECKING:
     from studies.framework.study import Options, Study
@@ -54,8 +52,7 @@ def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
     learning_rate: Annotated[
         str,
         typer.Option(
-            help="The grid that each method is tuned over, with commas between.",
-            show_default=False,
+            help="The grid that each method is tuned over, with commas between.", show_default=False
         ),
     ] = "",
     noise: Annotated[
@@ -86,14 +83,14 @@ def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
     Quick by default, as published with --full. Finished runs are kept in the folder and reused:
     an interrupted study is resumed, and more seeds add only their own.
     """
-    known = load_studies()
+    studies = load_studies()
     from studies.framework.study import Options
 
     if list_ or not name:
-        _list(known.values(), as_json)
+        _list(studies.values(), as_json)
         return
-    if name not in known:
-        raise TermsError(f"study '{name}' is not known; choose one of {', '.join(known)}")
+    if name not in studies:
+        raise TermsError(f"study '{name}' is not known; choose one of {', '.join(studies)}")
     _use(device)
     options = Options(
         full=full,
@@ -108,7 +105,7 @@ def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
         data_dir=data_dir,
         processes=jobs,
     )
-    conduct(known[name], options, out, as_json)
+    conduct(studies[name], options, out, as_json)
 
 
 def load_studies() -> Mapping[str, Study]:
@@ -135,7 +132,7 @@ def conduct(study: Study, options: Options, out: Path | None, as_json: bool) -> 
     """Conduct a study in a folder; store and print results.
 
     Raises:
-        TermsError: an option has no effect on the study, or names what it lacks.
+        TermsError: an option has no effect on the study, or names a row or column that it lacks.
     """
     from studies.framework.output import save, show
 
@@ -152,7 +149,7 @@ def conduct(study: Study, options: Options, out: Path | None, as_json: bool) -> 
     show(findings)
     picture = folder / f"{study.name}.png"
     files = ["table.md", "results.json", *([picture.name] if picture.exists() else [])]
-    console.print(f"{folder}: {', '.join(files)}", soft_wrap=True)
+    show_line(f"{folder}: {', '.join(files)}")
 
 
 def _list(studies: Iterable[Study], as_json: bool) -> None:
@@ -161,15 +158,13 @@ def _list(studies: Iterable[Study], as_json: bool) -> None:
             {"name": s.name, "what": s.title, "paper": s.source, "minutes": s.minutes}
             for s in studies
         ]
-        typer.echo(json.dumps(rows, indent=1, ensure_ascii=False))
+        show_json(rows)
         return
-
-    table = Table(title="hdpfl reproduce NAME: minutes of the quick form on two cores")
-    for column in ("name", "what", "paper", "minutes"):
-        side: Literal["left", "right"] = "right" if column == "minutes" else "left"
-        table.add_column(column, justify=side, no_wrap=column == "name")
-    for study in studies:
-        table.add_row(study.name, study.title, study.source, str(study.minutes))
+    title = "hdpfl reproduce NAME: minutes of the quick form on two cores"
+    head = ("name", "what", "paper", "minutes")
+    cells = [(study.name, study.title, study.source, str(study.minutes)) for study in studies]
+    table = make_table(title, head, cells, words=head[:3])
+    table.columns[0].no_wrap = True
     console.print(table)
 
 
@@ -192,15 +187,6 @@ def _command(name: str, options: Options) -> str:
     """Return the command that computes these findings on any machine."""
     words = ["hdpfl", "reproduce", name, *(["--full"] if options.full else [])]
     return shlex.join([*words, *(word for pair in options.given.items() for word in pair)])
-
-
-def items(text: str) -> tuple[str, ...]:
-    """Return the comma-separated values of an option.
-
-    >>> items("fedavg, mmse,")
-    ('fedavg', 'mmse')
-    """
-    return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
 def _rate(text: str) -> float:

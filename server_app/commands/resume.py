@@ -18,11 +18,10 @@ from hdpfl_flower.errors import CheckpointError
 from hdpfl_flower.models.site_summary import in_brief
 from hdpfl_flower.monitoring.journal import Event, read_journal
 from server_app.plots import draw_run
-from server_app.progress import console, rounds_bar, waiting
+from server_app.progress import rounds_bar, show_line, waiting
 
 if TYPE_CHECKING:
     from server_app.run.checkpoint import Checkpoint
-    from server_app.run.rounds import RunResult
 
 GOES_ON = "the run continues; 'flwr list' shows it, 'flwr log' follows it, 'flwr stop' ends it"
 
@@ -50,23 +49,22 @@ def resume(
         )
 
         folder = run_folder(run)
-        at = open_run(folder)
-    done, last = at.server_round, at.config.terms.rounds
-    console.print(f"run {at.config.terms.run_id}: {done} of {last} rounds are done", soft_wrap=True)
-    if at.origin.get("engine") == "in-process":
-        _here(at)
+        checkpoint = open_run(folder)
+    done, last = checkpoint.server_round, checkpoint.config.terms.rounds
+    show_line(f"run {checkpoint.config.terms.run_id}: {done} of {last} rounds are done")
+    engine = checkpoint.origin.get("engine")
+    if engine == "in-process":
+        _here(checkpoint)
     else:
-        if at.origin.get("engine") == "deployment":
+        if engine == "deployment":
             superlink = _superlink_of(folder, app, superlink)
-        _through_flower(flower_command(at, folder, app, superlink), folder)
+        _through_flower(flower_command(checkpoint, folder, app, superlink), folder)
     events = read_journal(folder / JOURNAL)
     if not is_complete(events):  # flwr run ends with 0 also when a run failed
         raise CheckpointError(
             f"the run in {folder} has not come to its end; its journal and the log say why"
         )
-    console.print(
-        f"complete: {len(recorded_rounds(events, last))} rounds, {folder}", soft_wrap=True
-    )
+    show_line(f"complete: {len(recorded_rounds(events, last))} rounds, {folder}")
 
 
 def _superlink_of(folder: Path, app: Path, named: str) -> str:
@@ -86,14 +84,14 @@ def _superlink_of(folder: Path, app: Path, named: str) -> str:
     if chosen in far:
         return chosen
     wrong = f"'{named}' is no such connection" if named else "which connection leads there"
-    known = f"one of {', '.join(far)}" if far else "one with an 'address'; there is none"
+    choices = f"one of {', '.join(far)}" if far else "one with an 'address'; there is none"
     raise CheckpointError(
         f"the run in {folder} is one of real sites and resumes at its SuperLink alone; {wrong} in "
-        f"{config}? call: hdpfl resume {folder} CONNECTION --app {app} ({known})"
+        f"{config}? call: hdpfl resume {folder} CONNECTION --app {app} ({choices})"
     )
 
 
-def flower_command(at: Checkpoint, folder: Path, app: Path, superlink: str) -> list[str]:
+def flower_command(checkpoint: Checkpoint, folder: Path, app: Path, superlink: str) -> list[str]:
     """Return the ``flwr run`` command that resumes ``folder`` and follows its log.
 
     Raises:
@@ -107,14 +105,15 @@ def flower_command(at: Checkpoint, folder: Path, app: Path, superlink: str) -> l
     command = [str(flwr) if flwr.exists() else "flwr", "run", str(app)]
     command += [superlink] if superlink else []
     keys: dict[str, Value] = {"resume-from": str(folder)}
-    if at.origin.get("engine") == "simulation":  # its sites are drawn from the run config
+    if checkpoint.origin.get("engine") == "simulation":  # its sites are drawn from the run config
         default = RunConfig().drawn()
-        keys |= {key: value for key, value in at.config.drawn().items() if value != default[key]}
-        sites = f"num-supernodes={at.facts['online']}" if at.facts else ""
-        if config := at.origin.get("federation-config", sites):
+        drawn = checkpoint.config.drawn()
+        keys |= {key: value for key, value in drawn.items() if value != default[key]}
+        sites = f"num-supernodes={checkpoint.facts['online']}" if checkpoint.facts else ""
+        if config := checkpoint.origin.get("federation-config", sites):
             command += ["--federation-config", config]
-    said = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in keys.items())
-    return [*command, "--stream", "--run-config", said]
+    pairs = (f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in keys.items())
+    return [*command, "--stream", "--run-config", " ".join(pairs)]
 
 
 def _through_flower(command: list[str], folder: Path) -> None:
@@ -128,7 +127,7 @@ def _through_flower(command: list[str], folder: Path) -> None:
     try:
         done = subprocess.run(command, check=False)
     except KeyboardInterrupt:
-        console.print(GOES_ON, soft_wrap=True)
+        show_line(GOES_ON)
         raise
     if done.returncode:
         raise CheckpointError(f"the run in {folder} was not submitted; flwr run says why, above")
@@ -137,23 +136,20 @@ def _through_flower(command: list[str], folder: Path) -> None:
         raise CheckpointError(f"the log broke off; {GOES_ON}")
 
 
-def _here(at: Checkpoint) -> None:
+def _here(checkpoint: Checkpoint) -> None:
     with waiting("imports"):
         from server_app.in_process.in_process_run import resume_in_process
 
+    last = checkpoint.config.terms.rounds
+
     def show(event: Event) -> None:
         if event["event"] == "round":
-            used, asked = len(event["accepted"]), len(event["asked"])
-            number, metrics = event["round"], in_brief(event)
-            console.print(
-                f"round {number} of {at.config.terms.rounds}: {used} of {asked} updates{metrics}",
-                soft_wrap=True,
-            )
+            used = f"{len(event['accepted'])} of {len(event['asked'])} updates"
+            show_line(f"round {event['round']} of {last}: {used}{in_brief(event)}")
             tick()
 
-    def draw(result: RunResult) -> None:
-        draw_run(result.rounds, result.folder)
-
     # On a terminal from the first second: a round of thousands of sites takes its time.
-    with rounds_bar(at.config.terms.rounds - at.server_round, "rounds left") as tick:
-        resume_in_process(at, show, on_end=draw)
+    with rounds_bar(last - checkpoint.server_round, "rounds left") as tick:
+        resume_in_process(
+            checkpoint, show, on_end=lambda result: draw_run(result.rounds, result.folder)
+        )

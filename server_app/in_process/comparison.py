@@ -22,7 +22,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.models.site_summary import METRICS, PERSONAL, SITE
 from hdpfl_flower.monitoring.journal import Event
-from server_app.in_process.in_process_run import run_in_process
+from server_app.in_process.in_process_run import on_rounds, run_in_process
 from server_app.in_process.liars import Attack
 from server_app.in_process.worker_pool import make_manager, make_pool
 from server_app.run.final_measures import folder_name
@@ -66,7 +66,7 @@ class Comparison:
     """The rounds of the runs, and metrics by strategy.
 
     Attributes:
-        config: what they have in common.
+        config: the terms that they have in common.
         num_sites: sites in each.
         rounds: (strategy, seed) → the run's round events; a run that was interrupted is absent.
         names: the strategies in the order they were asked for.
@@ -90,20 +90,20 @@ class Comparison:
     def metrics(self) -> list[str]:
         """Return all metric names of the rounds, pooled ones first."""
         events = (event for events in self.rounds.values() for event in events)
-        found = {name for event in events for name in event["metrics"]}
-        return sorted(found | {"accuracy"}, key=_order)
+        names = {name for event in events for name in event["metrics"]}
+        return sorted(names | {"accuracy"}, key=_order)
 
     def metric(self, strategy: str, metric: str = "accuracy") -> npt.NDArray[np.float64]:
         """Return a metric by round, shape ``(seeds, rounds)``; missing values are NaN.
 
-        A run whose budgets were used up has fewer rounds. Personal models are tested after the last
+        A run with used-up budgets has fewer rounds. Personal models are tested after the last
         round alone.
         """
         runs = self._runs(strategy)
-        found = np.full((len(runs), max(map(len, runs), default=0)), np.nan)
-        for row, events in zip(found, runs, strict=True):
+        values = np.full((len(runs), max(map(len, runs), default=0)), np.nan)
+        for row, events in zip(values, runs, strict=True):
             row[: len(events)] = [float(e["metrics"].get(metric, np.nan)) for e in events]
-        return found
+        return values
 
     def last(self, strategy: str, metric: str) -> npt.NDArray[np.float64]:
         """Return a metric after each run's last round, shape ``(seeds,)``."""
@@ -114,7 +114,7 @@ class Comparison:
         """Return each seed's sites in the last test; empty without one.
 
         ``sites`` is how many were to be counted, ``counted`` how many each metric's mean is over,
-        ``missing`` why the others are not, and ``without-personal-model`` who has none.
+        ``missing`` why the others are not, and ``without-personal-model`` the sites without one.
         """
         return [events[-1].get("tested", {}) if events else {} for events in self._runs(strategy)]
 
@@ -142,17 +142,19 @@ class Comparison:
 
 def _order(metric: str) -> tuple[int, int, str]:
     """Return a metric's sort key: pooled, site, personal; accuracy before loss."""
-    starts = [i for i, start in enumerate((SITE, PERSONAL), 1) if metric.startswith(start)]
+    prefixes = [metric.startswith(prefix) for prefix in (SITE, PERSONAL)]
     words = metric.split("-")
-    place = [i for i, name in enumerate(METRICS) if name in words]
-    return (*starts, 0)[0], (*place, len(METRICS))[0], metric
+    places = [place for place, name in enumerate(METRICS) if name in words]
+    return prefixes[0] + 2 * prefixes[1], (*places, len(METRICS))[0], metric
 
 
 def _known(values: npt.NDArray[np.float64]) -> list[list[float | None]]:
     return [[value if np.isfinite(value) else None for value in row] for row in values.tolist()]
 
 
-def jobs_of(config: RunConfig, strategies: list[str], seeds: int, num_sites: int) -> list[RunJob]:
+def jobs_of(
+    config: RunConfig, strategies: Sequence[str], seeds: int, num_sites: int
+) -> list[RunJob]:
     """Return jobs for all strategies and seeds; seeds count up from the configuration's.
 
     With the same seed the sites' data, budgets, batches and noise are the same for every strategy,
@@ -160,15 +162,8 @@ def jobs_of(config: RunConfig, strategies: list[str], seeds: int, num_sites: int
     """
     first = config.simulation.seed
     return [
-        RunJob(
-            config.updated(
-                strategy=s,
-                seed=first + i,
-                run_id=folder_name(s, first + i),
-            ),
-            num_sites,
-        )
-        for i in range(seeds)
+        RunJob(config.updated(strategy=s, seed=seed, run_id=folder_name(s, seed)), num_sites)
+        for seed in range(first, first + seeds)
         for s in strategies
     ]
 
@@ -182,11 +177,11 @@ def compare(
     """Run the jobs; yield each with its events as it ends.
 
     Args:
-        jobs: what to run.
+        jobs: in the order of their start.
         processes: how many at a time, a core each. This one is the first; others are started only
             when the jobs have taken ``WORTH`` seconds and there are some left.
         on_round: called after every round of every job.
-        work: what runs a job; it can be sent to another process. None: :func:`run_job`.
+        work: it runs a job, and can be sent to another process. None: :func:`run_job`.
 
     Raises:
         HDPFLError: from the first job that cannot run.
@@ -278,20 +273,14 @@ def run_job(job: RunJob, on_round: OnRound, *, resumable: bool = False) -> list[
 
     ``resumable`` is that of :func:`~server_app.in_process.in_process_run.run_in_process`.
     """
-
-    def tick(event: Event) -> None:
-        if event["event"] == "round":
-            on_round()
-
-    result = run_in_process(
+    return run_in_process(
         job.config,
         job.num_sites,
-        tick,
+        on_rounds(on_round),
         stop_after=job.stop_after,
         attack=job.attack,
         resumable=resumable,
-    )
-    return result.rounds
+    ).rounds
 
 
 @contextmanager

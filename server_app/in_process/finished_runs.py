@@ -14,7 +14,7 @@ from hdpfl_flower.errors import CheckpointError, DataError
 from hdpfl_flower.monitoring.journal import Event, finished_rounds, read_journal
 from hdpfl_flower.system.files import replace_file
 from server_app.in_process.comparison import OnRound, RunJob, run_job
-from server_app.in_process.in_process_run import resume_in_process
+from server_app.in_process.in_process_run import on_rounds, resume_in_process
 from server_app.run.checkpoint import NAME as CHECKPOINT
 from server_app.run.resume import JOURNAL, is_locked, open_run, recorded_rounds
 
@@ -26,8 +26,8 @@ def store_finished(folder: Path, events: Sequence[Event], ended_early: str = "")
 
     Args:
         folder: the run's, with its journal.
-        events: its rounds; personal models are tested after the journal's last line, so what the
-            last event says of them is stored here.
+        events: its rounds; personal models are tested after the journal's last line, so those
+            facts of the last event are stored here.
         ended_early: why it has fewer rounds than planned; empty: it has all.
     """
     facts = {"rounds": len(events), "ended-early": ended_early, "metrics": events[-1]["metrics"]}
@@ -69,7 +69,7 @@ def run_or_resume(job: RunJob, on_round: OnRound) -> list[Event]:
     """Return a job's rounds: read, resumed or run, by least work.
 
     A run stores a checkpoint after every round and its sites' ledgers in files; after any crash
-    the final model is that of the run without one. What was interrupted without a checkpoint is
+    the final model is that of the run without one. A run interrupted without a checkpoint is
     removed and run again. The caller has verified that the folder's run has the job's terms.
 
     Args:
@@ -77,8 +77,8 @@ def run_or_resume(job: RunJob, on_round: OnRound) -> list[Event]:
         on_round: called after every round, and once for each that an earlier call finished.
 
     Raises:
-        CheckpointError: the checkpoint is damaged, another process has the run, or what broke off
-            cannot be removed.
+        CheckpointError: the checkpoint is damaged, another process has the run, or an interrupted
+            run cannot be removed.
         HDPFLError: the job cannot run.
     """
     folder = folder_of(job)
@@ -98,15 +98,10 @@ def run_or_resume(job: RunJob, on_round: OnRound) -> list[Event]:
 
 
 def _resume(folder: Path, on_round: OnRound) -> list[Event]:
-    at = open_run(folder)
-    for _ in recorded_rounds(read_journal(folder / JOURNAL), at.server_round):
+    checkpoint = open_run(folder)
+    for _ in recorded_rounds(read_journal(folder / JOURNAL), checkpoint.server_round):
         on_round()
-
-    def tick(event: Event) -> None:
-        if event["event"] == "round":
-            on_round()
-
-    return resume_in_process(at, tick).rounds
+    return resume_in_process(checkpoint, on_rounds(on_round)).rounds
 
 
 def _remove(folder: Path) -> None:

@@ -50,8 +50,8 @@ class LocalGrid(Grid):
         Args:
             num_sites: sites that the data set is split over.
             present: those that take part; None: all of them.
-            config: what the sites are drawn from, as Flower's engines give it to their nodes.
-            ledgers_in_files: what a site has charged and released outlives the process.
+            config: the sites are drawn from it, as Flower's engines give it to their nodes.
+            ledgers_in_files: whether the charges and releases of a site outlive the process.
         """
         config = config or RunConfig()
         drawn, self.private = config.drawn(), config.simulation.stack
@@ -133,9 +133,13 @@ class LocalGrid(Grid):
         raise RuntimeError("a local grid belongs to no run of Flower's")
 
     def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str,
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
         ttl: float | None = None,
-    ) -> Message:  # fmt: skip
+    ) -> Message:
         """Return a message; Flower deprecates this in favour of ``Message``."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 

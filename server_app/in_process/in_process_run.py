@@ -5,7 +5,7 @@ Tests the personal models at the end, where the run trained some and there is a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from client_app.after_run.personal_model import (
@@ -54,13 +54,13 @@ def _test_personal_models(
     Returns site → metrics of its personal model; empty where there are none.
     """
     terms, simulation = config.terms, config.simulation
-    # With what the strategy proposed, and the name.
+    # With the terms that the strategy proposed, and the name.
     sent = replace(config, terms=result.sent or terms)
     whole = sent.terms.makes_personal_model
     if not (whole or sent.terms.has_second_model) or terms.evaluation != "server":
         return {}
-    data, own = dataset_of(terms, simulation.data_dir), own_tests_of(config, num_sites)
-    if own is None:
+    data, site_tests = dataset_of(terms, simulation.data_dir), own_tests_of(config, num_sites)
+    if site_tests is None:
         return {}
     groups = parse_groups(simulation.groups, data.task)
     number = len(groups.sizes) if groups else 1
@@ -80,24 +80,34 @@ def _test_personal_models(
                 groups.of_site(index, num_sites) if groups else 0,
             )
 
-    tests = [seen_by(own.test, groups, m, data.task) for m in range(number)]
+    tests = [seen_by(site_tests.test, groups, group, data.task) for group in range(number)]
     # A part of a model, or several of them, is no global model that could be tested here.
-    one = {} if sent.terms.sent_part or result.models else result.arrays
-    found = list(site_scores(terms.model, own, one, tests, models()))
-    write_personal_table(personal_table(found), result.folder)
+    arrays = {} if sent.terms.sent_part or result.models else result.arrays
+    scores = list(site_scores(terms.model, site_tests, arrays, tests, models()))
+    write_personal_table(personal_table(scores), result.folder)
     if result.rounds:
-        _add(personal_measures(found, groups.minority if groups else ()), result.rounds[-1])
+        _add(personal_measures(scores, groups.minority if groups else ()), result.rounds[-1])
         write_result(result, config)
-    return {str(site.number): models["personal"] for site, models in found if "personal" in models}
+    return {str(site.number): facts["personal"] for site, facts in scores if "personal" in facts}
 
 
 def _add(personal: SiteMeasures, last: Event) -> None:
     """Add the personal models' test to the last round."""
     last["metrics"] |= personal.metrics
-    said = last.setdefault("tested", {"sites": personal.asked, "counted": {}, "missing": {}})
-    said["counted"] |= personal.counted
+    tested = last.setdefault("tested", {"sites": personal.asked, "counted": {}, "missing": {}})
+    tested["counted"] |= personal.counted
     if personal.missing:
-        said["without-personal-model"] = sorted(personal.missing, key=int)
+        tested["without-personal-model"] = sorted(personal.missing, key=int)
+
+
+def on_rounds(call: Callable[[], None]) -> OnEvent:
+    """Return a receiver of events that calls ``call`` after every round."""
+
+    def receive(event: Event) -> None:
+        if event["event"] == "round":
+            call()
+
+    return receive
 
 
 def run_in_process(
@@ -126,40 +136,36 @@ def run_in_process(
         TermsError: an attack in a resumable run: checkpoints do not hold it.
         HDPFLError: as :func:`server_app.run.rounds.run` does.
     """
-    some = None if present is None else list(present)
+    sites = None if present is None else list(present)
     if attack is not None:
         if resumable:
             raise TermsError("attack: a run with an attack cannot be resumed; run it anew")
-        return _run(
-            AttackGrid(num_sites, some, attack=attack, config=config), config, on_event, stop_after
-        )
-    grid = LocalGrid(num_sites, some, config=config, ledgers_in_files=resumable)
-    origin = {
-        "engine": grid.engine, "num-sites": num_sites, "present": some, "stop-after": stop_after
-    }  # fmt: skip
+        attacked = AttackGrid(num_sites, sites, attack=attack, config=config)
+        return _run(attacked, config, on_event, stop_after)
+    grid = LocalGrid(num_sites, sites, config=config, ledgers_in_files=resumable)
+    engine = {"engine": grid.engine, "num-sites": num_sites}
+    origin = {**engine, "present": sites, "stop-after": stop_after}
     checkpoints = Checkpoints(origin, seeded=True) if resumable else None
     return _run(grid, config, on_event, stop_after, checkpoints)
 
 
 def resume_in_process(
-    at: Checkpoint, on_event: OnEvent = lambda _: None, *, on_end: OnEnd = lambda _: None
+    checkpoint: Checkpoint, on_event: OnEvent = lambda _: None, *, on_end: OnEnd = lambda _: None
 ) -> RunResult:
     """Resume a resumable run from its checkpoint.
 
     Args:
-        at: the checkpoint.
+        checkpoint: of the run.
         on_event: called with every event of the journal.
         on_end: called last with the result, see :func:`server_app.run.rounds.run`.
 
     Raises:
         HDPFLError: as :func:`server_app.run.rounds.run` does.
     """
-    origin = at.origin
-    grid = LocalGrid(
-        origin["num-sites"], origin["present"], config=at.config, ledgers_in_files=True
-    )
-    checkpoints = Checkpoints(origin, at, seeded=True)
-    return _run(grid, at.config, on_event, origin["stop-after"], checkpoints, on_end)
+    origin, config = checkpoint.origin, checkpoint.config
+    grid = LocalGrid(origin["num-sites"], origin["present"], config=config, ledgers_in_files=True)
+    checkpoints = Checkpoints(origin, checkpoint, seeded=True)
+    return _run(grid, config, on_event, origin["stop-after"], checkpoints, on_end)
 
 
 def _run(
@@ -177,15 +183,20 @@ def _run(
     # Fewer than 'min-sites' may be all there are: no wait for the rest.
     least = min(config.server.min_sites, len(list(grid.get_node_ids())))
     config = config.updated(min_sites=least)
-    at = checkpoints.at if checkpoints else None
-    # Where the server's streams stood: a resumed run draws what the whole run would have drawn.
-    positions = (at.streams if at else None) or (0, 0)
+    checkpoint = checkpoints.checkpoint if checkpoints else None
+    # Where the server's streams stood: a resumed run draws as the whole run would have drawn.
+    positions = (checkpoint.streams if checkpoint else None) or (0, 0)
     try:
         streams = ReleaseStreams.simulated(config.simulation.seed, "server", 0, "round", positions)
         result = run(
-            grid, config, on_event, on_end=on_end, stop_after=stop_after, streams=streams,
+            grid,
+            config,
+            on_event,
+            on_end=on_end,
+            stop_after=stop_after,
+            streams=streams,
             checkpoints=checkpoints,
-        )  # fmt: skip
+        )
         personal = _test_personal_models(result, config, grid.num_sites)
         write_site_metrics(result.folder, {SITE: result.by_site, PERSONAL: personal})
         return result

@@ -18,9 +18,9 @@ BySite = Mapping[str, Mapping[str, float]]
 """Site → metric → value."""
 
 
-def write_site_metrics(folder: Path, found: Mapping[str, BySite]) -> None:
+def write_site_metrics(folder: Path, metrics: Mapping[str, BySite]) -> None:
     """Write the metrics by name prefix; skipped without tested sites."""
-    content = {prefix: by_site for prefix, by_site in found.items() if by_site}
+    content = {prefix: by_site for prefix, by_site in metrics.items() if by_site}
     if content:
         replace_file(folder / NAME, (json.dumps(content, indent=1) + "\n").encode(), mode=0o644)
 
@@ -31,16 +31,18 @@ def read_site_metrics(folder: Path) -> Mapping[str, BySite]:
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
-def best_of(found: Mapping[str, BySite], metric: str) -> dict[str, float]:
+def best_of(metrics: Mapping[str, BySite], metric: str) -> dict[str, float]:
     """Return each site's metric under its final or personal model.
 
     >>> best_of({"site-": {"1": {"accuracy": 0.5}}, "personal-": {"1": {"accuracy": 0.75}}},
     ...         "accuracy")
     {'1': 0.75}
     """
-    values = {s: facts[metric] for s, facts in found.get(SITE, {}).items() if metric in facts}
-    own = {s: facts[metric] for s, facts in found.get(PERSONAL, {}).items() if metric in facts}
-    return values | own
+    best: dict[str, float] = {}
+    for prefix in (SITE, PERSONAL):
+        by_site = metrics.get(prefix, {})
+        best |= {site: facts[metric] for site, facts in by_site.items() if metric in facts}
+    return best
 
 
 def better_alone(
@@ -51,7 +53,7 @@ def better_alone(
     Args:
         alone: of a run of ``local``, on the same sites.
         joined: of the run to compare.
-        metric: such as ``accuracy``, or an error, of which less is better.
+        metric: like ``accuracy``, or an error, of which less is better.
 
     >>> alone = {"site-": {"1": {"accuracy": 0.5}, "2": {"accuracy": 0.75}}}
     >>> joined = {"site-": {"1": {"accuracy": 0.75}, "2": {"accuracy": 0.5}}}
@@ -61,5 +63,5 @@ def better_alone(
     first, second = best_of(alone, metric), best_of(joined, metric)
     both = [site for site in first if site in second]
     sign = -1 if is_error(metric) else 1
-    found = [site for site in both if sign * first[site] > sign * second[site]]
-    return sorted(found, key=lambda site: (len(site), site)), len(both)
+    better = [site for site in both if sign * first[site] > sign * second[site]]
+    return sorted(better, key=lambda site: (len(site), site)), len(both)

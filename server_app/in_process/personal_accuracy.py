@@ -1,8 +1,8 @@
 """Accuracy of personal models by privacy level, in simulations only.
 
 A site's personal model, the global one and a constant predictor are tested on public records that
-are distributed as the site's own (``hdpfl_flower/scenarios/site_tests.py``): what the site would
-see on new records like its own.
+are distributed as the site's own (``hdpfl_flower/scenarios/site_tests.py``): the accuracy that the
+site would see on new records like its own.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ SiteScores = tuple[SiteModels, Mapping[str, Mapping[str, float]]]
 
 def site_scores(
     spec: str,
-    own: OwnTests,
+    site_tests: OwnTests,
     model: Arrays,
     tests: Sequence[Records],
     sites: Iterable[SiteModels],
@@ -78,7 +78,7 @@ def site_scores(
 
     Args:
         spec: of the models.
-        own: the test set as each site's records weigh it.
+        site_tests: the test set as each site's records weigh it.
         model: the global one; empty where no site uses it as it is.
         tests: the test set as each group sees it.
         sites: those to test; one without a test yields no metrics.
@@ -86,25 +86,27 @@ def site_scores(
 
     def measured(arrays: Arrays, group: int) -> Mapping[str, npt.NDArray[np.float64]]:
         test = tests[group]
-        return own.measures(predict(spec, own.task, arrays, test.features), test.targets)
+        outputs = predict(spec, site_tests.task, arrays, test.features)
+        return site_tests.measures(outputs, test.targets)
 
     # The global model once a group, not once a site; a personal one is its site's alone.
     everywhere = [measured(model, group) for group in range(len(tests))] if model else []
     for site in sites:
-        found = {"constant": own.of_constant(site.number)}
+        scores: dict[str, Mapping[str, float]] = {"constant": site_tests.of_constant(site.number)}
         if model:
-            found["global"] = own.of_site(site.number, everywhere[site.group])
+            scores["global"] = site_tests.of_site(site.number, everywhere[site.group])
         if isinstance(site.personal, PersonalModel):
             test = tests[site.group]
-            outputs = site.personal.outputs(own.task, test.features)
-            found["personal"] = own.of_site(site.number, own.measures(outputs, test.targets))
+            outputs = site.personal.outputs(site_tests.task, test.features)
+            here = site_tests.measures(outputs, test.targets)
+            scores["personal"] = site_tests.of_site(site.number, here)
         elif site.personal is not None:
             arrays = unflatten(site.personal, model)
-            found["personal"] = own.of_site(site.number, measured(arrays, site.group))
-        yield site, {name: facts for name, facts in found.items() if facts}
+            scores["personal"] = site_tests.of_site(site.number, measured(arrays, site.group))
+        yield site, {name: facts for name, facts in scores.items() if facts}
 
 
-def personal_table(found: Iterable[SiteScores]) -> list[dict[str, Any]]:
+def personal_table(scores: Iterable[SiteScores]) -> list[dict[str, Any]]:
     """Return a row per level (private, opted out) and model.
 
     A row has ``accuracy`` and its ``variance``, ``worst`` (the mean accuracy of the worst tenth of
@@ -112,7 +114,7 @@ def personal_table(found: Iterable[SiteScores]) -> list[dict[str, Any]]:
     ``second = "kept pull=0"`` has the row of local training alone.
     """
     values: dict[tuple[str, str], list[Mapping[str, float]]] = {}
-    for site, models in found:
+    for site, models in scores:
         level = "opted out" if math.isinf(site.epsilon) else "private"
         for name, facts in models.items():
             values.setdefault((level, name), []).append(facts)
@@ -122,26 +124,26 @@ def personal_table(found: Iterable[SiteScores]) -> list[dict[str, Any]]:
     ]
 
 
-def personal_measures(found: Sequence[SiteScores], minority: Container[int] = ()) -> SiteMeasures:
+def personal_measures(scores: Sequence[SiteScores], minority: Container[int] = ()) -> SiteMeasures:
     """Return the mean and worst tenth of personal metrics, all sites.
 
     Beside them stands the mean accuracy of the sites of the smallest groups.
 
     Args:
-        found: :func:`site_scores`.
+        scores: :func:`site_scores`.
         minority: the smallest groups.
     """
-    personal = {str(s.number): models["personal"] for s, models in found if "personal" in models}
+    personal = {str(s.number): models["personal"] for s, models in scores if "personal" in models}
     small = [
         models["personal"]["accuracy"]
-        for site, models in found
+        for site, models in scores
         if site.group in minority and "accuracy" in models.get("personal", {})
     ]
     return SiteMeasures(
         means(personal, PERSONAL) | ({PERSONAL_MINORITY: float(np.mean(small))} if small else {}),
-        len(found),
+        len(scores),
         counts(personal, PERSONAL),
-        {str(s.number): NOT_TRAINED for s, _ in found if s.personal is None},
+        {str(s.number): NOT_TRAINED for s, _ in scores if s.personal is None},
     )
 
 

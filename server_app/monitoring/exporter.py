@@ -71,21 +71,19 @@ class RunFollower:
         for path, followed in self._followed.items():
             try:
                 followed.catch_up()
-                found = list(followed.tally.readings())
+                readings = list(followed.tally.readings())
             except Exception as error:  # one run's journal must not hide the others
                 log.warning("journal %s cannot be read: %s", path, type(error).__name__)
                 continue
-            yield from found
+            yield from readings
 
     def _journals(self) -> list[Path]:
         """Return the newest journals' paths, the newest first."""
-        found = []
+        written = []
         for path in self._folder.glob("*/journal.jsonl"):
-            try:
-                found.append((path.stat().st_mtime_ns, path))
-            except OSError:  # removed meanwhile
-                continue
-        return [path for _, path in sorted(found, reverse=True)[: self._newest]]
+            with contextlib.suppress(OSError):  # removed meanwhile
+                written.append((path.stat().st_mtime_ns, path))
+        return [path for _, path in sorted(written, reverse=True)[: self._newest]]
 
 
 def readings_of_files(paths: Iterable[Path]) -> Iterator[Reading]:
@@ -118,14 +116,12 @@ def history(path: Path) -> Iterator[Reading]:
         DataError: there is no journal at ``path``.
     """
     tally, latest = RunTally(path.parent.name), -math.inf
-    found: dict[float, list[Reading]] = {}
+    by_time: dict[float, list[Reading]] = {}
     for event in read_journal(path):
         tally.apply(event)
         if not math.isnan(tally.last_event):
-            latest = max(
-                latest, tally.last_event
-            )  # no time is shown twice, the clock set back or not
-            found[latest] = list(tally.readings())
-    for at, readings in found.items():
-        for reading in readings:
-            yield reading._replace(at=at)
+            # No time is shown twice, the clock set back or not.
+            latest = max(latest, tally.last_event)
+            by_time[latest] = list(tally.readings())
+    for seconds, readings in by_time.items():
+        yield from (reading._replace(at=seconds) for reading in readings)

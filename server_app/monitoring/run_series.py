@@ -129,7 +129,7 @@ class RunTally:
                 yield series.reads(value, self.run)
         for how in ENDS:
             yield metrics.ENDED.reads(how == self._how, self.run, how)
-        for reason in Rejection:  # zeros too: Prometheus sees a rise only of what was there before
+        for reason in Rejection:  # zeros too: Prometheus sees a rise only of an existing series
             yield metrics.REJECTED.reads(self._rejected[reason], self.run, reason.value)
         if self._last is not None:
             yield from self._round(self._last)
@@ -141,8 +141,8 @@ class RunTally:
     # --- parts -------------------------------------------------------------------------------
 
     def _apply(self, event: Event) -> None:
-        at = datetime.fromisoformat(event["at"])
-        when = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+        time = datetime.fromisoformat(event["at"])
+        when = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
         kind = event["event"]
         if kind == "round":
             self._apply_round(event)
@@ -150,16 +150,16 @@ class RunTally:
             self._left_out.add(_name(event["site"]))
         elif kind in _STATUSES:
             noted = self._pending if kind == "approval" else self._absent
-            known = noted.add if event["status"] == _STATUSES[kind] else noted.discard
-            known(_name(event["site"]))
+            note = noted.add if event["status"] == _STATUSES[kind] else noted.discard
+            note(_name(event["site"]))
         elif kind in _FINAL:
             measures = event["measures"].items()
-            self._final |= {(kind, _name(name)): float(one["value"]) for name, one in measures}
+            self._final |= {(kind, _name(name)): float(facts["value"]) for name, facts in measures}
         elif kind == "run-started":
             self._apply_terms(event["terms"])
             # The first start counts: a run that begins again under its id is the same run.
             self._started = when if math.isnan(self._started) else self._started
-        # A crash writes no last event: such a run stays active, and last_event shows that it is
+        # A crash writes no last event: the run stays active, and last_event shows that it is
         # silent.
         self._active = kind != "run-finished"
         self._how = "" if self._active else _name(event["status"])
@@ -171,23 +171,23 @@ class RunTally:
         self._timeout = float(terms.get("round-timeout", math.nan))
 
     def _apply_round(self, event: Event) -> None:
-        (found,) = finished_rounds([event])
-        asked, accepted = list(map(_name, found["asked"])), list(map(_name, found["accepted"]))
-        rejected = {_name(site): code for site, code in rejections_in(found).items()}
-        received, sent = float(found.get("bytes_up", 0)), float(found.get("bytes_down", 0))
-        seconds = float(found["seconds"]) if "seconds" in found else math.nan
-        self._influence = _with_round(self._influence, found)
+        (event,) = finished_rounds([event])
+        asked, accepted = list(map(_name, event["asked"])), list(map(_name, event["accepted"]))
+        rejected = {_name(site): code for site, code in rejections_in(event).items()}
+        received, sent = float(event.get("bytes_up", 0)), float(event.get("bytes_down", 0))
+        seconds = float(event["seconds"]) if "seconds" in event else math.nan
+        self._influence = _with_round(self._influence, event)
         self._asked.update(asked)
         self._accepted.update(accepted)
         self._rejected.update(rejected.values())
         self._bad.update(site for site, reason in rejected.items() if reason in BAD)
         self._late.update(site for site, reason in rejected.items() if reason is Rejection.LATE)
         self._received, self._sent = self._received + received, self._sent + sent
-        self._no_quorum += not found["weights"]
+        self._no_quorum += not event["weights"]
         self._missed.update(self._absent)
         if not math.isnan(seconds):
             self._seconds.append(seconds)
-        self._last = {**found, "asked": asked, "accepted": accepted, "seconds": seconds}
+        self._last = {**event, "asked": asked, "accepted": accepted, "seconds": seconds}
         self._note_gauges(self._last)
 
     def _round(self, last: Event) -> Iterator[Reading]:
@@ -212,19 +212,19 @@ class RunTally:
         for name, value in last["metrics"].items():
             of_sites = name.startswith(SITE)
             for start, series in _MEASURES.items():
-                own = name.removeprefix(SITE)
-                if own.startswith(start):
-                    rest = own.removeprefix(start)
+                metric = name.removeprefix(SITE)
+                if metric.startswith(start):
+                    rest = metric.removeprefix(start)
                     group = _OF_SITES.get(rest, "") if of_sites else _group(rest)
                     if group:
                         yield series.reads(value, self.run, group)
         tested = last.get("tested")
         if isinstance(tested, dict):
             counted = tested.get("counted")
-            known = dict(_numbers(counted)).get(f"{SITE}loss", 0.0)
-            yield metrics.TESTED.reads(known, self.run)
+            count = dict(_numbers(counted)).get(f"{SITE}loss", 0.0)
+            yield metrics.TESTED.reads(count, self.run)
             if not math.isnan(sites := _number(tested.get("sites"))):
-                yield metrics.UNTESTED.reads(sites - known, self.run)
+                yield metrics.UNTESTED.reads(sites - count, self.run)
 
     def _note_gauges(self, round_: Event) -> None:
         """Replace the facts about sites and clusters by this round's."""
@@ -270,10 +270,10 @@ class RunTally:
 
 def tally(run: str, events: Iterable[Event]) -> RunTally:
     """Return the totals of the events of ``run``."""
-    found = RunTally(run)
+    totals = RunTally(run)
     for event in events:
-        found.apply(event)
-    return found
+        totals.apply(event)
+    return totals
 
 
 def _with_round(influence: Influence | None, event: Event) -> Influence | None:

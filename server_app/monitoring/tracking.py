@@ -1,7 +1,7 @@
 """Export of a run's journal to TensorBoard or MLflow.
 
-What goes there is what the journal has of every round: measures, counts, seconds and bytes; no term
-that holds an ε of a site, for none is in the journal.
+The export has the journal's facts of every round: measures, counts, seconds and bytes; no term that
+holds an ε of a site, for none is in the journal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def series_of(events: list[Event]) -> Iterator[tuple[int, float, Mapping[str, fl
     """Yield each round's number, time (seconds since 1970) and named numbers.
 
     Measures have their own names; counts of sites are ``sites/accepted`` and ``sites/asked``,
-    seconds and bytes ``round/seconds`` and so on. What is not finite is left out.
+    seconds and bytes ``round/seconds`` and so on. Numbers that are not finite are left out.
     """
     for event in finished_rounds(events):
         numbers: dict[str, Any] = dict(event.get("metrics", {}))
@@ -51,14 +51,14 @@ def to_tensorboard(events: list[Event], run_id: str, folder: Path) -> Path:
     with extra("tensorboard", "'hdpfl report --tensorboard'"):
         import tensorboard  # noqa: F401 - torch names another library where it is missing
         from torch.utils.tensorboard import SummaryWriter
-    own = folder / run_id
-    with SummaryWriter(log_dir=str(own)) as writer:
+    run_folder = folder / run_id
+    with SummaryWriter(log_dir=str(run_folder)) as writer:
         for number, seconds, numbers in series_of(events):
             for name, value in numbers.items():
                 writer.add_scalar(name, value, number, walltime=seconds)
         text = "\n".join(f"    {key} = {value!r}" for key, value in terms_of(events).items())
         writer.add_text("terms", text)
-    return own
+    return run_folder
 
 
 def store_in(folder: Path) -> str:
@@ -79,19 +79,17 @@ def to_mlflow(events: list[Event], run_id: str, folder: Path) -> Path:
         from mlflow.tracking import MlflowClient
     folder.mkdir(parents=True, exist_ok=True)
     client = MlflowClient(tracking_uri=store_in(folder))
-    known = client.get_experiment_by_name("hdpfl")
-    experiment = (
-        known.experiment_id
-        if known
-        else client.create_experiment("hdpfl", (folder.absolute() / "artifacts").as_uri())
-    )
-    run = client.create_run(experiment, run_name=run_id).info.run_id
+    if experiment := client.get_experiment_by_name("hdpfl"):
+        number = experiment.experiment_id
+    else:
+        number = client.create_experiment("hdpfl", (folder.absolute() / "artifacts").as_uri())
+    run = client.create_run(number, run_name=run_id).info.run_id
     params = [Param(key, str(value)[:500]) for key, value in terms_of(events).items()]
     for start in range(0, len(params), _AT_A_TIME):
         client.log_batch(run, params=params[start : start + _AT_A_TIME])
-    for number, seconds, numbers in series_of(events):
-        at = round(1000 * seconds)
-        metrics = [Metric(name, value, at, number) for name, value in numbers.items()]
+    for step, seconds, numbers in series_of(events):
+        time = round(1000 * seconds)
+        metrics = [Metric(name, value, time, step) for name, value in numbers.items()]
         client.log_batch(run, metrics=metrics)
     client.set_terminated(run)
     return folder

@@ -1,4 +1,4 @@
-"""Advice for a coordinator: settings of a run from public numbers, and what would help most.
+"""Advice for a coordinator: settings of a run from public numbers, and the best changes.
 
 The noise is the product's own: for a site with N records, an expected batch of b and (ε, δ), z is
 ``calibrate``'s for T = E·k steps of sampling probability b/N, so that a step adds zC/b to each of
@@ -11,16 +11,17 @@ and all of them pointing one way, as ``hdpfl-site plan`` states it. The signal-t
 At a fixed ε, s² grows nearly as T: the run's ratio R is a property of the sites and the model, and
 rounds, steps and batches change it by a few per cent once there are enough of them. So the rule is:
 the rounds that the coordinator can wait for; a pass of k steps over batches of N/k; the largest
-model whose R is at least ``ENOUGH``; and a rate that the server finds.
+model with an R of at least ``ENOUGH``; and a rate that the server finds.
 
-What it does not know: how hard the task is, and how far sites differ. Real signals are a fraction
+It does not know how hard the task is, and how far sites differ. Real signals are a fraction
 of C that falls as the model fits; R compares settings, and is no accuracy.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hdpfl_flower.config.profile import MIN_DELTA
@@ -103,7 +104,7 @@ class Help:
     """A change that raises the ratio.
 
     Attributes:
-        what: the change.
+        what: the change in words.
         gain: predicted ratio over the proposal's.
     """
 
@@ -118,7 +119,7 @@ def asked_setting(
 
     Raises:
         TermsError: an option is no number a site, or the run's noise is not calibrated for records.
-        DataError, ModelError: the terms do not say what is learned, or by which model.
+        DataError, ModelError: the terms do not name the task, or the model.
     """
     if terms.noise != "records" or terms.noise_multiplier or terms.calibration != "pld":
         raise TermsError(
@@ -132,15 +133,15 @@ def asked_setting(
         spread(epsilons, sites, "--epsilons"),
         spread(batch_sizes, sites, "--batch-sizes", whole=True),
     )
-    found = tuple(
+    planned = tuple(
         PlannedSite(int(n), e, min(int(b), int(n))) for n, e, b in zip(*columns, strict=True)
     )
     steps = tuple(
         terms.local_steps or math.ceil(terms.local_epochs * site.records / site.batch_size)
-        for site in found
+        for site in planned
     )
     size = size_of(terms.model, task_for(terms))
-    return RunSetting(found, delta, rounds_asked(terms), steps, terms.model, size)
+    return RunSetting(planned, delta, rounds_asked(terms), steps, terms.model, size)
 
 
 def propose(asked: RunSetting, task: Task, most_rounds: int) -> RunSetting:
@@ -152,74 +153,62 @@ def propose(asked: RunSetting, task: Task, most_rounds: int) -> RunSetting:
         replace(site, batch_size=max(1, round(site.records / STEPS))) for site in asked.sites
     )
     steps = (STEPS,) * len(sites)
-    linear = replace(
-        asked, sites=sites, rounds=most_rounds, steps=steps, model="logreg",
-        size=size_of("logreg", task),
-    )  # fmt: skip
-    own = () if asked.model == "logreg" or asked.model.startswith("mlp:") else (asked.model,)
-    for model in (*own, *LARGER):
-        larger = replace(linear, model=model, size=size_of(model, task))
+    spread_out = replace(asked, sites=sites, rounds=most_rounds, steps=steps)
+    is_ours = asked.model == "logreg" or asked.model.startswith("mlp:")
+    for model in (*(() if is_ours else (asked.model,)), *LARGER):
+        larger = replace(spread_out, model=model, size=size_of(model, task))
         if larger.of_run >= ENOUGH:
             return larger
-    return linear
+    return replace(spread_out, model="logreg", size=size_of("logreg", task))
 
 
 def helps(setting: RunSetting, task: Task) -> list[Help]:
-    """Return what would raise the ratio of ``setting``, the most first."""
+    """Return the changes that raise the ratio of ``setting``, the best first."""
     before = setting.of_run
     if math.isinf(before):
         return []
-    found = [Help(what, other.of_run / before) for what, other in _others(setting, task)]
-    return sorted((one for one in found if one.gain > 1), key=lambda one: -one.gain)
+    gains = [Help(what, other.of_run / before) for what, other in _changed(setting, task)]
+    return sorted((change for change in gains if change.gain > 1), key=lambda change: -change.gain)
 
 
-def _others(setting: RunSetting, task: Task) -> Iterator[tuple[str, RunSetting]]:
+def _changed(setting: RunSetting, task: Task) -> Iterator[tuple[str, RunSetting]]:
     sites, steps = setting.sites, setting.steps
     yield "twice the sites, with the same terms", replace(setting, sites=sites * 2, steps=steps * 2)
-    yield "twice the records at every site", replace(
-        setting, sites=tuple(replace(s, records=2 * s.records, batch_size=2 * s.batch_size)
-                             for s in sites)
-    )  # fmt: skip
-    for number, index in _distinct(sites):
-        one = sites[index]
-        doubled = replace(one, epsilon=2 * one.epsilon)
+    twice = (replace(s, records=2 * s.records, batch_size=2 * s.batch_size) for s in sites)
+    yield "twice the records at every site", replace(setting, sites=tuple(twice))
+    for site, number in Counter(sites).items():
+        index = sites.index(site)
+        doubled = replace(site, epsilon=2 * site.epsilon)
         yield (
-            f"ε {2 * one.epsilon:g} in place of {one.epsilon:g} at site {index + 1}"
+            f"ε {2 * site.epsilon:g} in place of {site.epsilon:g} at site {index + 1}"
             + (f" (or another of its {number})" if number > 1 else ""),
             replace(setting, sites=(*sites[:index], doubled, *sites[index + 1 :])),
         )
-    yield "half of a site's records in a batch", replace(
-        setting, sites=tuple(replace(s, batch_size=max(s.batch_size, s.records // 2))
-                             for s in sites)
-    )  # fmt: skip
+    half = (replace(s, batch_size=max(s.batch_size, s.records // 2)) for s in sites)
+    yield "half of a site's records in a batch", replace(setting, sites=tuple(half))
     yield "twice the rounds", replace(setting, rounds=2 * setting.rounds)
-    narrow = Task((FEATURES,), task.outputs, task.loss)
-    for what, model, shape in (
-        ("a smaller model: logreg", "logreg", task),
-        (f"{FEATURES} public features of a record (backbone) under logreg", "logreg", narrow),
+    for what, narrow in (
+        ("a smaller model: logreg", task),
+        (
+            f"{FEATURES} public features of a record (backbone) under logreg",
+            Task((FEATURES,), task.outputs, task.loss),
+        ),
     ):
-        yield what, replace(setting, model=model, size=size_of(model, shape))
-
-
-def _distinct(sites: Sequence[PlannedSite]) -> Iterator[tuple[int, int]]:
-    """Yield how many sites are alike, and the first of them."""
-    for index, site in enumerate(sites):
-        if site not in sites[:index]:
-            yield sites.count(site), index
+        yield what, replace(setting, model="logreg", size=size_of("logreg", narrow))
 
 
 def spread(text: str, sites: int, option: str, *, whole: bool = False) -> tuple[float, ...]:
     """Return a number for each site from ``VALUE×COUNT,…``; one value is for all of them.
 
     Raises:
-        TermsError: a part is no such number, or the counts do not make up the sites.
+        TermsError: a value is no positive number, or the counts do not make up the sites.
 
     >>> spread("0.5×2,8", 3, "--epsilons")
     (0.5, 0.5, 8.0)
     """
-    found: list[float] = []
-    for part in text.replace("x", "×").split(","):
-        value, times, count = part.strip().partition("×")
+    numbers: list[float] = []
+    for entry in text.replace("x", "×").split(","):
+        value, times, count = entry.strip().partition("×")
         try:
             number, repeat = float(value), int(count) if times else 1
         except ValueError:
@@ -230,9 +219,9 @@ def spread(text: str, sites: int, option: str, *, whole: bool = False) -> tuple[
                 f"{option}: write positive {kind} with commas between, each alone or as "
                 "NUMBER×SITES, and no more than --sites"
             )
-        found += [number] * repeat
-    if len(found) == 1:
-        return tuple(found * sites)
-    if len(found) != sites:
+        numbers += [number] * repeat
+    if len(numbers) == 1:
+        return tuple(numbers * sites)
+    if len(numbers) != sites:
         raise TermsError(f"{option}: the numbers are not one for each of --sites; add or remove")
-    return tuple(found)
+    return tuple(numbers)

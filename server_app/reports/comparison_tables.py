@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from rich.table import Table
 
 from hdpfl_flower.data.datasets import task_for
-from hdpfl_flower.measures.clinical import SPECIFICITY, WORDS
+from hdpfl_flower.measures.clinical import WORDS
 from hdpfl_flower.models.site_summary import METRICS, PERSONAL, SITE, WORST
 from hdpfl_flower.monitoring.influence import warning_lines
 from hdpfl_flower.scenarios.groups import MINORITY
 from server_app.in_process.metrics_by_site import best_of, better_alone, read_site_metrics
-from server_app.reports.spread import mean_and_sd
+from server_app.reports.measures import Measures, final_rows, mean_and_sd
 from server_app.run.federated_measures import FEDERATED, HELD_OUT
 from server_app.run.final_measures import EVENT, PUBLIC, read_final_measures
 
 if TYPE_CHECKING:
     from server_app.in_process.comparison import Comparison
 
-_ON = {EVENT: f"the {PUBLIC}", FEDERATED: f"{HELD_OUT} (noisy histograms)"}
+Folders = Mapping[tuple[str, int], Path]
+"""(strategy, seed) → the run's folder."""
+
 SITES = "mean over the sites, each on records like its own"
 POOLED = "pooled test set"
 ALONE = "local"
@@ -31,134 +33,64 @@ NAMED = 20
 """Sites that a line names."""
 
 
-def measure_tables(comparison: Comparison, title: str) -> Iterator[Table]:
-    """Yield the tables over sites and of the pooled test set.
+class TextTable(NamedTuple):
+    """Table of texts; see :func:`server_app.progress.make_table`."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: Sequence[str] | None = None
+
+
+def tables(comparison: Comparison, title: str, folders: Folders) -> Iterator[TextTable]:
+    """Yield the tables over sites, of the pooled test set, of the final models, and of joining.
 
     Args:
         comparison: of finished runs.
-        title: what the runs have in common.
+        title: the terms that the runs have in common.
+        folders: of the runs.
     """
-    known = comparison.metrics()
-    if any(name.startswith((SITE, PERSONAL)) for name in known):
+    if any(name.startswith((SITE, PERSONAL)) for name in comparison.metrics()):
         yield _sites_table(comparison, f"{title}: {SITES}")
     if comparison.terms.evaluation == "server":
         yield _pooled_table(comparison, f"{title}: {POOLED}")
+    for event, records in (
+        (EVENT, f"the {PUBLIC}"),
+        (FEDERATED, f"{HELD_OUT} (noisy histograms)"),
+    ):
+        runs = defaultdict[str, list[Measures]](list)
+        for strategy, seed in sorted(comparison.rounds):
+            measures = read_final_measures(folders[strategy, seed], event).get("measures")
+            runs[strategy] += [measures] if measures else []
+        if any(runs.values()):
+            is_one_seed = max(map(len, runs.values())) == 1
+            spread = "interval of 95 %" if is_one_seed else "± sd over the seeds"
+            by_strategy = {strategy: runs[strategy] for strategy in comparison.strategies()}
+            head, rows = ("measure", *by_strategy), list(final_rows(by_strategy))
+            yield TextTable(f"Final models on {records}, {spread}", head, rows)
+    yield from _alone_table(comparison, folders)
 
 
-def final_table(
-    comparison: Comparison, folders: Mapping[tuple[str, int], Path], event: str = EVENT
-) -> Table | None:
-    """Return all final measures, a column per strategy; None without any.
+def lines(comparison: Comparison, folders: Folders) -> Iterator[str]:
+    """Yield each run's sites outside of its measures, with reasons, and its dominant sites.
 
-    Of one seed each with its interval of 95 %, of several the mean and the standard deviation.
-
-    Args:
-        comparison: of finished runs.
-        folders: (strategy, seed) → the run's folder.
-        event: which measures: on the public test set, or :data:`FEDERATED`.
+    A dominant site has over half of the model.
     """
-    found = {
-        strategy: [
-            facts["measures"]
-            for name, seed in sorted(comparison.rounds)
-            if name == strategy and (facts := read_final_measures(folders[name, seed], event))
-        ]
-        for strategy in comparison.strategies()
-    }
-    known = {measure for runs in found.values() for one in runs for measure in one}
-    names = [name for name in WORDS if name in known]
-    if not names:
-        return None
-    spread = "interval of 95 %" if max(map(len, found.values())) == 1 else "± sd over the seeds"
-    table = Table(title=f"Final models on {_ON[event]}, {spread}")
-    table.add_column("measure")
-    for strategy in found:
-        table.add_column(strategy, justify="right")
-    for name in names:
-        at = f" at {100 * SPECIFICITY:g} % specificity" if name == "sensitivity" else ""
-        table.add_row(f"{WORDS[name]}{at}", *(_cell(runs, name) for runs in found.values()))
-    return table
-
-
-def unmeasured_lines(
-    comparison: Comparison, folders: Mapping[tuple[str, int], Path]
-) -> Iterator[str]:
-    """Yield each run's sites without histograms, with the missing part.
-
-    Args:
-        comparison: of finished runs.
-        folders: (strategy, seed) → the run's folder.
-    """
-    for name, seed in sorted(comparison.rounds):
-        facts = read_final_measures(folders[name, seed], FEDERATED)
-        pairs = [f"{site} ({why})" for site, why in facts.get("without", {}).items()]
-        if pairs:
-            yield f"{name}, seed {seed}: without a histogram of scores: {_some(pairs)}"
-        for why, measures in _by_reason(facts.get("missing", {})).items():
-            yield f"{name}, seed {seed}: {HELD_OUT}: no {', '.join(measures)}: {why}"
-
-
-def _by_reason(missing: Mapping[str, str]) -> Mapping[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for measure, why in missing.items():
-        found.setdefault(why, []).append(WORDS[measure])
-    return found
-
-
-def _cell(runs: Sequence[Mapping[str, Mapping[str, float]]], name: str) -> str:
-    """Return a measure over its seeds, or one seed's with interval."""
-    values = [run[name] for run in runs if name in run]
-    if len(values) == 1 and None not in values[0].values():
-        return "{value:.3f} [{low:.3f}, {high:.3f}]".format(**values[0])
-    return mean_and_sd(np.array([one["value"] for one in values] or [np.nan]))
-
-
-def counted_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield each run's sites outside the means, with reasons."""
-    for strategy in comparison.strategies():
-        seeds = sorted(seed for name, seed in comparison.rounds if name == strategy)
-        for seed, tested in zip(seeds, comparison.tested(strategy), strict=True):
-            if missing := tested.get("missing", {}):
-                pairs = [f"{site} ({why})" for site, why in missing.items()]
-                yield f"{strategy}, seed {seed}: not counted: {_some(pairs)}"
-            if without := tested.get("without-personal-model", []):
-                yield f"{strategy}, seed {seed}: without a personal model: {_some(without)}"
-
-
-def deciding_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield the dominant site (over half of the model) of each run."""
     for (strategy, seed), rounds in sorted(comparison.rounds.items()):
-        for line in warning_lines(rounds):
-            yield f"{strategy}, seed {seed}: warning: {line}"
-
-
-def alone_table(comparison: Comparison, folders: Mapping[tuple[str, int], Path]) -> Table | None:
-    """Return the sites better off alone, by strategy; None without ``local``.
-
-    Args:
-        comparison: of finished runs.
-        folders: (strategy, seed) → the run's folder.
-    """
-    metric = _by_record(comparison)
-    seeds = sorted(seed for name, seed in comparison.rounds if name == ALONE)
-    alone = {seed: read_site_metrics(folders[ALONE, seed]) for seed in seeds}
-    others = [name for name in comparison.strategies() if name != ALONE]
-    if not others or not any(best_of(found, metric) for found in alone.values()):
-        return None
-    table = Table(title=f"Better off alone ('{ALONE}', under the same budget)")
-    for column in ("strategy", "sites", "which (first seed)"):
-        table.add_column(column)
-    for name in others:
-        found = [
-            better_alone(alone[seed], read_site_metrics(folders[name, seed]), metric)
-            for seed in seeds
-            if (name, seed) in comparison.rounds
-        ]
-        if not found:
-            continue
-        counts = f"{np.mean([len(sites) for sites, _ in found]):.3g} of {found[0][1]}"
-        table.add_row(name, counts, _some(found[0][0]) or "none")
-    return table
+        run = f"{strategy}, seed {seed}"
+        tested = rounds[-1].get("tested", {}) if rounds else {}
+        if missing := tested.get("missing", {}):
+            yield f"{run}: not counted: {_with_reasons(missing)}"
+        if without := tested.get("without-personal-model", []):
+            yield f"{run}: without a personal model: {_first(without)}"
+        yield from (f"{run}: warning: {line}" for line in warning_lines(rounds))
+        federated = read_final_measures(folders[strategy, seed], FEDERATED)
+        if without := federated.get("without", {}):
+            yield f"{run}: without a histogram of scores: {_with_reasons(without)}"
+        missing = federated.get("missing", {})
+        for why in dict.fromkeys(missing.values()):
+            names = [WORDS[measure] for measure, reason in missing.items() if reason == why]
+            yield f"{run}: {HELD_OUT}: no {', '.join(names)}: {why}"
 
 
 def picture_of(comparison: Comparison) -> tuple[str, dict[str, str]]:
@@ -168,8 +100,7 @@ def picture_of(comparison: Comparison) -> tuple[str, dict[str, str]]:
     has one, while concordance is of pairs.
     """
     metric = _by_record(comparison)
-    known = comparison.metrics()
-    panels = {SITES: f"{SITE}{metric}"} if f"{SITE}{metric}" in known else {}
+    panels = {SITES: f"{SITE}{metric}"} if f"{SITE}{metric}" in comparison.metrics() else {}
     if comparison.terms.evaluation == "server" or not panels:
         panels[POOLED] = metric
     return {"mse": "mean squared error"}.get(metric, metric), panels
@@ -181,70 +112,93 @@ def _by_record(comparison: Comparison) -> str:
     return "accuracy" if task.classes else "loss" if task.intervals else "mse"
 
 
-def _sites_table(comparison: Comparison, title: str) -> Table:
+def _sites_table(comparison: Comparison, title: str) -> TextTable:
     """Return rows per strategy, and for its personal models."""
-    names = [m for m in METRICS if any(f"{p}{m}" in comparison.metrics() for p in (SITE, PERSONAL))]
-    columns = [suffix for name in names for suffix in _with_worst(name)]
-    table = Table(title=title)
-    table.add_column("strategy")
-    for column in (*(_heading(comparison, column) for column in columns), "sites", "seeds"):
-        table.add_column(column, justify="right")
+    metrics = comparison.metrics()
+    names = [name for name in METRICS if {f"{SITE}{name}", f"{PERSONAL}{name}"} & {*metrics}]
+    columns = [
+        column
+        for name in names
+        for column in (name, f"{name}{WORST}")
+        if column == name or name in ("accuracy", "loss")
+    ]
+    rows = []
     for strategy in comparison.strategies():
         for prefix, label in ((SITE, strategy), (PERSONAL, f"{strategy}: personal models")):
-            values = {c: comparison.last(strategy, f"{prefix}{c}") for c in columns}
-            if all(np.isnan(one).all() for one in values.values()):
-                continue
-            counted = _counted(comparison, strategy, prefix)
-            seeds = str(len(comparison.tested(strategy)))
-            table.add_row(label, *map(mean_and_sd, values.values()), counted, seeds)
-    return table
+            values = [comparison.last(strategy, f"{prefix}{column}") for column in columns]
+            if not all(np.isnan(seeds).all() for seeds in values):
+                tested = comparison.tested(strategy)
+                counted = _counted(tested, prefix)
+                rows.append((label, *map(mean_and_sd, values), counted, str(len(tested))))
+    head = ("strategy", *(_heading(comparison, column) for column in columns), "sites", "seeds")
+    return TextTable(title, head, rows)
 
 
-def _pooled_table(comparison: Comparison, title: str) -> Table:
-    known = comparison.metrics()
+def _pooled_table(comparison: Comparison, title: str) -> TextTable:
+    metrics = comparison.metrics()
     first = "concordance" if task_for(comparison.terms).intervals else "accuracy"
-    others = (name for name in (MINORITY, *METRICS) if name in known and name != "accuracy")
+    others = (name for name in (MINORITY, *METRICS) if name in metrics and name != "accuracy")
     columns = list(dict.fromkeys([first, *others]))
-    table = Table(title=title)
-    table.add_column("strategy")
-    for column in (*(_heading(comparison, column) for column in columns), "best round", "seeds"):
-        table.add_column(column, justify="right")
+    rows = []
     for strategy in comparison.strategies():
-        values = [comparison.last(strategy, column) for column in columns]
-        rounds = comparison.metric(strategy, first)
-        means = rounds.mean(0)
+        values = (comparison.last(strategy, column) for column in columns)
+        seeds = comparison.metric(strategy, first)
+        means = seeds.mean(0)
         best = str(int(np.nanargmax(means)) + 1) if np.isfinite(means).any() else "–"
-        table.add_row(strategy, *map(mean_and_sd, values), best, str(len(rounds)))
-    return table
+        rows.append((strategy, *map(mean_and_sd, values), best, str(len(seeds))))
+    head = ("strategy", *(_heading(comparison, name) for name in columns), "best round", "seeds")
+    return TextTable(title, head, rows)
 
 
-def _with_worst(metric: str) -> tuple[str, ...]:
-    return (metric, f"{metric}{WORST}") if metric in ("accuracy", "loss") else (metric,)
+def _alone_table(comparison: Comparison, folders: Folders) -> Iterator[TextTable]:
+    """Yield the sites better off alone, by strategy; none without ``local``."""
+    metric = _by_record(comparison)
+    seeds = sorted(seed for name, seed in comparison.rounds if name == ALONE)
+    alone = {seed: read_site_metrics(folders[ALONE, seed]) for seed in seeds}
+    rows = []
+    for name in comparison.strategies():
+        pairs = [
+            better_alone(alone[seed], read_site_metrics(folders[name, seed]), metric)
+            for seed in seeds
+            if name != ALONE and (name, seed) in comparison.rounds
+        ]
+        if pairs:
+            mean = np.mean([len(sites) for sites, _ in pairs])
+            rows.append((name, f"{mean:.3g} of {pairs[0][1]}", _first(pairs[0][0]) or "none"))
+    if rows and any(best_of(metrics, metric) for metrics in alone.values()):
+        title = f"Better off alone ('{ALONE}', under the same budget)"
+        head = ("strategy", "sites", "which (first seed)")
+        yield TextTable(title, head, rows, words=head)
 
 
 def _heading(comparison: Comparison, column: str) -> str:
-    classes = task_for(comparison.terms).classes
-    words = {"accuracy": "accuracy" if classes else "R²", "mse": "MSE", "mae": "MAE"}
     if column == MINORITY:
         return "smallest group"
-    name = column.removesuffix(WORST)
-    return "worst tenth" if name != column else words.get(name, name)
+    if column.endswith(WORST):
+        return "worst tenth"
+    classes = task_for(comparison.terms).classes
+    words = {"accuracy": "accuracy" if classes else "R²", "mse": "MSE", "mae": "MAE"}
+    return words.get(column, column)
 
 
-def _counted(comparison: Comparison, strategy: str, prefix: str) -> str:
+def _counted(tested: Sequence[Mapping[str, Any]], prefix: str) -> str:
     """Return the least number of sites in a row's means, of all."""
-    tested = [one for one in comparison.tested(strategy) if one]
-    known = [
-        min(number for name, number in one["counted"].items() if name.startswith(prefix))
-        for one in tested
-        if any(name.startswith(prefix) for name in one["counted"])
+    counts = [
+        number
+        for seed in tested
+        for name, number in seed.get("counted", {}).items()
+        if name.startswith(prefix)
     ]
-    if not known:
+    if not counts:
         return "–"
-    most = max(int(one["sites"]) for one in tested)
-    return str(most) if min(known) == most else f"{min(known)} of {most}"
+    most = max(int(seed["sites"]) for seed in tested if seed)
+    return str(most) if min(counts) == most else f"{min(counts)} of {most}"
 
 
-def _some(texts: Sequence[str]) -> str:
+def _with_reasons(reasons: Mapping[str, str]) -> str:
+    return _first([f"{site} ({why})" for site, why in reasons.items()])
+
+
+def _first(texts: Sequence[str]) -> str:
     more = f" and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
     return ", ".join(texts[:NAMED]) + more

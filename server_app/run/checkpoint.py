@@ -1,9 +1,9 @@
 """Checkpoint of a run: one file, replaced after every round.
 
 ``checkpoint.safetensors`` holds the model, whatever arrays the strategy made of it, by name and in
-their order; what the strategy, its guard and its sampler remember; where a seeded simulation's
-randomness stands; and what the journal held. It is on disk before anything of its round leaves the
-server: a model is sent, tested, shown or written elsewhere only after that, so that no round is
+their order; the memory of the strategy, its guard and its sampler; where a seeded simulation's
+randomness stands; and the length of the journal. It is on disk before anything of its round leaves
+the server: a model is sent, tested, shown or written elsewhere only after that, so that no round is
 ever released twice with different noise. With ``noise = server`` it is as secret as the journal.
 
 A complete run has none.
@@ -44,21 +44,21 @@ class Checkpoint:
 
     Attributes:
         config: the run's, settled, before the strategy proposed its own terms.
-        server_round: the last round whose result is in; 0 before the first.
+        server_round: the last finished round; 0 before the first.
         missed: rounds without a quorum up to then, one after another.
         model: as the strategy returned it.
-        kept: what the strategy remembers.
+        memory: of the strategy.
         streams: bytes that a seeded simulation took of the server's two streams; else None.
         journal: bytes that the journal had before the round's own line.
-        facts: what that line says but for metrics and seconds; None before the first round.
-        origin: over what it ran: ``engine``, and what ``hdpfl resume`` needs to start it again.
+        facts: of that line, without metrics and seconds; None before the first round.
+        origin: ``engine``, and the further facts that ``hdpfl resume`` needs to start it again.
     """
 
     config: RunConfig
     server_round: int
     missed: int
     model: Arrays
-    kept: SavedState
+    memory: SavedState
     streams: tuple[int, int] | None
     journal: int
     facts: Event | None
@@ -67,7 +67,7 @@ class Checkpoint:
     def restore(self, strategy: HDPStrategy) -> None:
         """Restore a new strategy from the checkpoint; raises ``CheckpointError``."""
         try:
-            restore_strategy(strategy, self.kept)
+            restore_strategy(strategy, self.memory)
         except (LookupError, TypeError, ValueError, AttributeError, HDPFLError):
             raise CheckpointError(
                 f"the checkpoint of run '{self.config.terms.run_id}' does not hold what strategy "
@@ -86,7 +86,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """
     from safetensors.numpy import save
 
-    arrays = [*checkpoint.model.values(), *checkpoint.kept.arrays.values()]
+    arrays = [*checkpoint.model.values(), *checkpoint.memory.arrays.values()]
     numbered = {str(i): np.asarray(array, order="C") for i, array in enumerate(arrays)}
     head = {
         "format": formats.CHECKPOINT.newest,
@@ -99,25 +99,25 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "journal": checkpoint.journal,
         "facts": checkpoint.facts,
         "origin": dict(checkpoint.origin),
-        "kept": checkpoint.kept.facts,
+        "kept": checkpoint.memory.facts,
         "model": list(checkpoint.model),
-        "arrays": list(checkpoint.kept.arrays),
+        "arrays": list(checkpoint.memory.arrays),
     }
     text = json.dumps(head)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         # Made with its mode before it has content: a run's state is its owner's alone.
-        os.close(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600))
-        # By Python, whose error names what a full disk is; save_file's own is no OSError.
-        part.write_bytes(save(numbered, {"head": text, "sha256": _digest(text, numbered)}))
-        part.chmod(0o600)
-        sync(part)
+        os.close(os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600))
+        # By Python: its error names a full disk; that of save_file is no OSError.
+        partial.write_bytes(save(numbered, {"head": text, "sha256": _digest(text, numbered)}))
+        partial.chmod(0o600)
+        sync(partial)
         # Content on the disk, then the name: a power cut leaves the old file or the new one, whole.
-        part.replace(path)
+        partial.replace(path)
         sync(path.parent)  # the name, too
     except BaseException:
         with suppress(OSError):
-            part.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
         raise
 
 
@@ -158,14 +158,14 @@ def read_checkpoint(path: Path) -> Checkpoint:
     _tell_of_other_versions(head["versions"])
     numbers = iter(range(len(arrays)))
     model = {name: arrays[str(next(numbers))] for name in head["model"]}
-    kept = {name: arrays[str(next(numbers))] for name in head["arrays"]}
+    memory = {name: arrays[str(next(numbers))] for name in head["arrays"]}
     sampling_and_noise = head["streams"]
     return Checkpoint(
         config=RunConfig.parse(json.loads(head["terms"])),
         server_round=head["round"],
         missed=head["missed"],
         model=model,
-        kept=SavedState(head["kept"], kept),
+        memory=SavedState(head["kept"], memory),
         streams=sampling_and_noise and (sampling_and_noise[0], sampling_and_noise[1]),
         journal=head["journal"],
         facts=head["facts"],

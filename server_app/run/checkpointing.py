@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
@@ -21,55 +21,16 @@ from strategies.core.base import HDPStrategy
 from strategies.core.strategy_state import keep_strategy
 
 
-class CheckpointPolicy(Protocol):
-    """When a run is stored, and from where it resumes.
+class NoCheckpoints:
+    """Policy without storage, for runs that are cheap to repeat.
 
     Attributes:
-        at: from where the run resumes; None: it begins.
+        checkpoint: from where the run resumes; None: it begins.
         before: the journal of the run up to there.
     """
 
-    at: Checkpoint | None
-    before: Sequence[Event]
-
-    def begin(self, folder: Path, config: RunConfig, journal: Journal) -> None:
-        """Reserve the run's folder for this process."""
-
-    def prepare(self, strategy: HDPStrategy, grid: Grid, model: ArrayRecord) -> None:
-        """Let ``strategy`` settle its terms; store them before plans are frozen."""
-
-    def save(
-        self,
-        strategy: HDPStrategy,
-        model: ArrayRecord,
-        server_round: int,
-        missed: int = 0,
-        facts: Event | None = None,
-    ) -> None:
-        """Store the next round's data before this round's messages leave.
-
-        Args:
-            strategy: with its state after the round.
-            model: the model, or models, after the round.
-            server_round: the round; 0: before the first.
-            missed: rounds without a quorum up to it, one after another.
-            facts: what the journal will say of it.
-        """
-
-    def end(self) -> None:
-        """Complete the run: remove the stored data."""
-
-    def resume_command(self) -> str | None:
-        """Return the resume command of an interrupted run, or None."""
-
-
-class NoCheckpoints:
-    """Policy without storage, for runs that are cheap to repeat."""
-
-    def __init__(self) -> None:
-        """The run begins."""
-        self.at: Checkpoint | None = None
-        self.before: Sequence[Event] = ()
+    checkpoint: Checkpoint | None = None
+    before: Sequence[Event] = ()
 
     def begin(self, folder: Path, config: RunConfig, journal: Journal) -> None:
         """Reserve no folder: two processes may write into it."""
@@ -87,31 +48,42 @@ class NoCheckpoints:
         missed: int = 0,
         facts: Event | None = None,
     ) -> None:
-        """Skip storage."""
+        """Store the next round's data before this round's messages leave; here nothing.
+
+        Args:
+            strategy: with its state after the round.
+            model: the model, or models, after the round.
+            server_round: the round; 0: before the first.
+            missed: rounds without a quorum up to it, one after another.
+            facts: of the journal's line on it.
+        """
 
     def end(self) -> None:
-        """Return None: there is no checkpoint."""
+        """Complete the run: remove the stored data."""
 
     def resume_command(self) -> str | None:
-        """Return None: the run begins anew."""
+        """Return the resume command of an interrupted run, or None."""
         return None
 
 
-class Checkpoints:
+class Checkpoints(NoCheckpoints):
     """Policy that stores the run in its folder after every round."""
 
     def __init__(
-        self, origin: Mapping[str, Any], at: Checkpoint | None = None, *, seeded: bool = False
+        self,
+        origin: Mapping[str, Any],
+        checkpoint: Checkpoint | None = None,
+        *,
+        seeded: bool = False,
     ) -> None:
         """Prepare for a run.
 
         Args:
             origin: see :class:`Checkpoint`.
-            at: from where it resumes; None: the run is new.
+            checkpoint: from where it resumes; None: the run is new.
             seeded: whether the strategy's streams come from a seed, so that they can resume.
         """
-        self.at, self._origin, self._seeded = at, origin, seeded
-        self.before: Sequence[Event] = ()
+        self.checkpoint, self._origin, self._seeded = checkpoint, origin, seeded
 
     def begin(self, folder: Path, config: RunConfig, journal: Journal) -> None:
         """Lock the journal for this process; read a resumed run's events.
@@ -125,22 +97,22 @@ class Checkpoints:
             raise CheckpointError(
                 f"run '{run_id}' is at work in another process; wait for it, or end it first"
             )
-        if self.at is None and self._path.exists():
+        if self.checkpoint is None and self._path.exists():
             raise CheckpointError(
                 f"run '{run_id}' was interrupted and can be resumed: "
                 f"{self.resume_command()}; or name another 'run-id'"
             )
-        if self.at is not None:
+        if self.checkpoint is not None:
             self.before = read_journal(folder / "journal.jsonl")
 
     def prepare(self, strategy: HDPStrategy, grid: Grid, model: ArrayRecord) -> None:
         """Store before and after the strategy settles, unless rounds exist."""
         # Twice: a crash while the terms settle can be resumed, and no site freezes a plan of terms
         # that are not stored.
-        if self.at is None:
+        if self.checkpoint is None:
             self.save(strategy, model, 0)
         strategy.prepare(grid)
-        if self.at is None or self.at.server_round == 0:
+        if self.checkpoint is None or self.checkpoint.server_round == 0:
             self.save(strategy, model, 0)
 
     def save(
@@ -155,7 +127,7 @@ class Checkpoints:
         streams = strategy.streams
         # Only a seeded stream can resume at a position; fresh keys of the system are never stored.
         taken = (streams.sampling.position, streams.noise.position) if self._seeded else None
-        said = plain(facts)
+        plain_facts = plain(facts)
         write_checkpoint(
             self._path,
             Checkpoint(
@@ -163,12 +135,12 @@ class Checkpoints:
                 server_round=server_round,
                 missed=missed,
                 model=wire.read_own(model),
-                kept=keep_strategy(strategy),
+                memory=keep_strategy(strategy),
                 streams=taken,
                 # The journal reaches the disk first: a checkpoint never names a length that it does
                 # not have.
                 journal=self._journal.sync(),
-                facts=said if isinstance(said, dict) else None,
+                facts=plain_facts if isinstance(plain_facts, dict) else None,
                 origin=self._origin,
             ),
         )

@@ -1,9 +1,10 @@
 """Federated measures of a model: held-out records, charged noisy histograms.
 
 Once, after the last round: every site that took part is sent the final model and answers with its
-histogram of scores (``client_app/after_run/score_histogram.py``), or not; the server sums what it
-receives, weights 1, and estimates AUROC and calibration (``hdpfl_flower/measures/from_cells.py``).
-What a site sends is its word: a liar can shift these figures, as it can shift metrics.
+histogram of scores (``client_app/after_run/score_histogram.py``), or not; the server sums the
+histograms, weights 1, and estimates AUROC and calibration
+(``hdpfl_flower/measures/from_cells.py``). A histogram is its site's word: a liar can shift
+these figures, as it can shift metrics.
 """
 
 from __future__ import annotations

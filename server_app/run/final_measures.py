@@ -48,7 +48,7 @@ def final_measures(
 
     Args:
         spec: of the models.
-        task: what they learn.
+        task: of the models.
         models: one or more.
         of_site: site → its model; one that is not there uses the first.
         test: the records, as the data set has them.
@@ -106,19 +106,27 @@ def read_final_measures(folder: Path, event: str = EVENT) -> dict[str, Any]:
         event: which of them: on the public test set, or ``federated_measures.FEDERATED``.
     """
     path = folder / "result.json"
-    found = json.loads(path.read_text()).get(event) if path.is_file() else None
-    return found if isinstance(found, dict) else {}
+    facts = json.loads(path.read_text()).get(event) if path.is_file() else None
+    return facts if isinstance(facts, dict) else {}
+
+
+def measure_words(name: str, specificity: float = SPECIFICITY) -> str:
+    """Return the words of a final measure.
+
+    >>> measure_words("auroc"), measure_words("sensitivity")
+    ('AUROC', 'sensitivity at 90 % specificity')
+    """
+    threshold = f" at {100 * specificity:g} % specificity" if name == "sensitivity" else ""
+    return f"{WORDS.get(name, name)}{threshold}"
 
 
 def measure_rows(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return a row per measure: name, value and interval."""
     rows = []
-    for name, one in facts.get("measures", {}).items():
-        at = f" at {100 * facts['specificity']:g} % specificity" if name == "sensitivity" else ""
-        ends = ["?" if one[end] is None else f"{one[end]:.3f}" for end in ("low", "high")]
-        rows.append(
-            (f"{WORDS.get(name, name)}{at}", f"{one['value']:.3f}", f"{ends[0]} to {ends[1]}")
-        )
+    for name, estimate in facts.get("measures", {}).items():
+        words = measure_words(name, facts.get("specificity", SPECIFICITY))
+        ends = ["?" if estimate[end] is None else f"{estimate[end]:.3f}" for end in ("low", "high")]
+        rows.append((words, f"{estimate['value']:.3f}", f"{ends[0]} to {ends[1]}"))
     for name, why in facts.get("missing", {}).items():
         rows.append((WORDS.get(name, name), "–", str(why)))
     return rows

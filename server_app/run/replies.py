@@ -27,9 +27,9 @@ def pull_once_more(grid: Grid) -> None:
         end, now = time.monotonic() + (math.inf if timeout is None else timeout), 0.0
         while left and now < end:
             now = time.monotonic()
-            found = list(grid.pull_messages(left))
-            replies += found
-            left -= {reply.metadata.reply_to_message_id for reply in found}
+            pulled = list(grid.pull_messages(left))
+            replies += pulled
+            left -= {reply.metadata.reply_to_message_id for reply in pulled}
             if left:
                 time.sleep(min(PULL_SECONDS, max(end - time.monotonic(), 0.0)))
         return replies

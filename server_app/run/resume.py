@@ -31,7 +31,7 @@ def run_folder(run: str, configured: str = "") -> Path:
         configured: ``runs-dir``.
 
     Raises:
-        CheckpointError: there is no such run, or it is another user's.
+        CheckpointError: there is no run of that name, or it is another user's.
     """
     for folder in (Path(run).expanduser().absolute(), runs_dir(configured) / run):
         try:
@@ -61,30 +61,31 @@ def open_run(folder: Path, given: RunConfig | None = None) -> Checkpoint:
     events = _journal(folder)
     if is_complete(events):
         raise CheckpointError(f"the run in {folder} is complete; there is nothing to resume")
-    at = read_checkpoint(folder / NAME)
-    own = Path(at.config.server.runs_dir) / at.config.terms.run_id
-    if own.resolve() != folder.resolve():
+    checkpoint = read_checkpoint(folder / NAME)
+    home = Path(checkpoint.config.server.runs_dir) / checkpoint.config.terms.run_id
+    if home.resolve() != folder.resolve():
         raise CheckpointError(
-            f"the run in {folder} belongs to {own}: sites know it under that 'runs-dir'; move it "
+            f"the run in {folder} belongs to {home}: sites know it under that 'runs-dir'; move it "
             "back there"
         )
     if given is not None:
-        _check_same(at.config, given)
+        _check_same(checkpoint.config, given)
     recorded = max((event["round"] for event in events if event["event"] == "round"), default=0)
     size = (folder / JOURNAL).stat().st_size
+    saved = checkpoint.server_round
     # The journal's line follows the save: it can never be ahead of the newest checkpoint.
-    if recorded > at.server_round:
+    if recorded > saved:
         raise CheckpointError(
-            f"the checkpoint in {folder} is of round {at.server_round}, and its journal of round "
+            f"the checkpoint in {folder} is of round {saved}, and its journal of round "
             f"{recorded}: an old copy. What has left the server must not leave it again with other "
             "noise; put the newest checkpoint back, or begin a new run"
         )
-    if size < at.journal:
+    if size < checkpoint.journal:
         raise CheckpointError(
-            f"the journal in {folder} is shorter than it was at round {at.server_round}; put it "
+            f"the journal in {folder} is shorter than it was at round {saved}; put it "
             "back as it was"
         )
-    return at
+    return checkpoint
 
 
 def recorded_rounds(before: Sequence[Event], server_round: int) -> list[Event]:
@@ -103,8 +104,8 @@ def engine_of(grid: Grid) -> str:
 
     ``in-process``, ``rehearsal`` (profiles in one process), ``simulation`` (Ray) or ``deployment``.
     """
-    own: str | None = getattr(grid, "engine", None)
-    return own or ("simulation" if type(grid).__name__ == "InMemoryGrid" else "deployment")
+    engine: str | None = getattr(grid, "engine", None)
+    return engine or ("simulation" if type(grid).__name__ == "InMemoryGrid" else "deployment")
 
 
 def origin_of(grid: Grid) -> dict[str, str]:
@@ -153,15 +154,15 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-def _check_same(own: RunConfig, given: RunConfig) -> None:
+def _check_same(begun: RunConfig, given: RunConfig) -> None:
     """Raise ``CheckpointError`` for a given term that differs from the run's."""
-    default, said, had = defaults(), given.as_config(), own.as_config()
+    default, now, before = defaults(), given.as_config(), begun.as_config()
     if given.server.runs_dir:
-        said["runs-dir"] = str(runs_dir(given.server.runs_dir))
-    other = [key for key in said if said[key] not in (default[key], had.get(key))]
+        now["runs-dir"] = str(runs_dir(given.server.runs_dir))
+    other = [key for key in now if now[key] not in (default[key], before.get(key))]
     if other:
         raise CheckpointError(
-            f"'{other[0]}' is not what run '{own.terms.run_id}' began with, and its sites have "
+            f"'{other[0]}' is not what run '{begun.terms.run_id}' began with, and its sites have "
             "frozen their plans; leave it out, or begin a new run without 'resume-from'"
         )
 
@@ -172,20 +173,20 @@ def defaults() -> dict[str, Value]:
     return {**RunConfig.parse({}).as_config(), **settings}
 
 
-def check_drawn_alike(own: RunConfig, given: RunConfig) -> None:
+def check_drawn_alike(begun: RunConfig, given: RunConfig) -> None:
     """Refuse to resume a simulation if sites would be drawn differently.
 
-    Its sites read what they are drawn from in the run config that ``flwr run`` was given, not in a
-    message: with another seed, or the default one, they would be other sites.
+    Its sites are drawn from the run config that ``flwr run`` was given, not from a message: with
+    another seed, or the default one, they would be other sites.
 
     Raises:
         CheckpointError: names the first key that differs, and the remedy.
     """
-    had, said = _drawn(own), _drawn(given)
-    changed = [key for key in had if had[key] != said[key]]
+    before, now = _drawn(begun), _drawn(given)
+    changed = [key for key in before if before[key] != now[key]]
     if changed:
         raise CheckpointError(
-            f"'{changed[0]}' is not what run '{own.terms.run_id}' began with, and its simulated "
+            f"'{changed[0]}' is not what run '{begun.terms.run_id}' began with, and its simulated "
             "sites are drawn from it; resume with 'hdpfl resume', which repeats every such key"
         )
 

@@ -31,7 +31,7 @@ def check_same_terms(
     Args:
         folder: a run's, new or used before.
         config: of the run that is to begin, settled.
-        remedy: what to do, but for putting the key back.
+        remedy: the alternative to putting the key back.
 
     Raises:
         TermsError: names each key that differs, and the remedy.
@@ -44,7 +44,8 @@ def check_same_terms(
     differ = [key for key in now if key in before and before[key] != now[key]]
     if differ:
         key = differ[0]
-        more = f" (and {_listed(differ[1:])})" if differ[1:] else ""
+        others = ", ".join(f"'{other}'" for other in differ[1:])
+        more = f" (and {others})" if others else ""
         raise TermsError(
             f"run config: '{key}' is {_value(now[key])}, and the run in {folder} began with "
             f"{_value(before[key])}{more}: sites answer the same requests again, and no others "
@@ -81,7 +82,7 @@ def _asked_terms(events: Sequence[Event]) -> dict[str, Any]:
     began: dict[str, Any] = {}
     asked: dict[str, Any] = {}
     for event in events:
-        # The last run counts whose sites were asked: a later one that was refused changes nothing.
+        # The last run with asked sites counts: a later one that was refused changes nothing.
         if event["event"] == "run-started" and isinstance(event.get("terms"), dict):
             began = event["terms"]
         if event["event"] == "privacy":  # written with the first round's messages
@@ -92,7 +93,3 @@ def _asked_terms(events: Sequence[Event]) -> dict[str, Any]:
 def _value(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def _listed(keys: list[str]) -> str:
-    return ", ".join(f"'{key}'" for key in keys)

@@ -74,12 +74,12 @@ class RoundEvaluation:
         # A test on public records costs no ε and asks no site.
         if self._central is not None:
             self._central.tell_sites_apart(_simulated_sites(self._grid))
-            found = self._central(models, of_site, strategy.roster.nodes)
+            measures = self._central(models, of_site, strategy.roster.nodes)
             if not strategy.reported.differs:
-                return found
+                return measures
             other = self._central((wire.read_own(record),), {}, ()).metrics
             broadcast = {f"{BROADCAST}{name}": other[name] for name in METRICS if name in other}
-            return replace(found, metrics={**found.metrics, **broadcast})
+            return replace(measures, metrics={**measures.metrics, **broadcast})
         messages = list(
             strategy.configure_evaluate(
                 server_round, strategy.reported.record(record), ConfigRecord(), self._grid
@@ -164,13 +164,13 @@ class CentralTest:
             self._groups,
             self._own,
         )
-        found = {site: by_site[site] for site in here if by_site.get(site)}
+        tested = {site: by_site[site] for site in here if by_site.get(site)}
         return SiteMeasures(
-            metrics | means(found, SITE),
+            metrics | means(tested, SITE),
             len(here),
-            counts(found, SITE),
-            {site: NOTHING_LIKE_IT for site in here if site not in found},
-            found,
+            counts(tested, SITE),
+            {site: NOTHING_LIKE_IT for site in here if site not in tested},
+            tested,
         )
 
     def final(self, models: Sequence[Arrays], of_site: Mapping[str, int]) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def _central_test(config: RunConfig) -> CentralTest | None:
             raise TermsError("'groups' needs a named 'dataset': the sites' own data are not ours")
         return None
     parse_groups(simulation.groups, task_for(terms))
-    # What is sent of a model with a personal part predicts nothing by itself.
+    # The sent part of a model with a personal part predicts nothing by itself.
     if terms.evaluation != "server" or terms.sent_part:
         return None
     if dataset_of(terms, simulation.data_dir).test is None:

@@ -37,7 +37,7 @@ from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.system.paths import runs_dir
 from hdpfl_flower.versions import versions
-from server_app.run.checkpointing import CheckpointPolicy, NoCheckpoints
+from server_app.run.checkpointing import NoCheckpoints
 from server_app.run.federated_measures import FEDERATED, federated_measures
 from server_app.run.final_measures import EVENT
 from server_app.run.resume import origin_of, recorded_privacy, recorded_rounds
@@ -74,13 +74,13 @@ class RunResult:
         folder: where its files lie.
         arrays: the final model.
         rounds: one journal event a round.
-        privacy: what the run promises to whom; see ``HDPStrategy.privacy``.
+        privacy: the promises of the run to its sites; see ``HDPStrategy.privacy``.
         sent: the terms as the sites got them last.
         models: under strategies with several models, the one that each site uses.
         by_site: simulated site → metrics of the model it uses, on records like its own, after the
             last round.
         measures: of the final model on the public test set, with intervals, as the journal's last
-            ``measures`` event has them; empty without such a set.
+            ``measures`` event has them; empty without a test set.
         federated: likewise by the sites' noisy histograms; empty without any.
     """
 
@@ -101,7 +101,7 @@ def finalize_terms(config: RunConfig) -> RunConfig:
 
     Raises:
         TermsError: the run id is not a plain name.
-        StrategyError: there is no such strategy.
+        StrategyError: there is no strategy of that name.
     """
     run_id = config.terms.run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     if not run_id.replace("-", "").replace("_", "").replace(".", "").isalnum() or "." in run_id[:1]:
@@ -114,15 +114,15 @@ def ready_strategy(config: RunConfig) -> HDPStrategy:
     """Return the strategy of ``config``, with its settled terms.
 
     Raises:
-        StrategyError, TermsError, ModelError: what no site could follow, before any is asked.
+        StrategyError, TermsError, ModelError: no site could follow the terms; none is asked.
     """
     strategy = make_strategy(config)
     terms = strategy.terms
     check_up_front(terms)
-    for each in terms.kinds:
+    for kind in terms.kinds:
         task = task_for(terms)
         try:
-            each.check_task(task)
+            kind.check_task(task)
         except DataError as reason:
             raise TermsError(f"run config: {reason}; leave it out") from None
     if terms.needs_head:
@@ -138,7 +138,7 @@ def run(
     on_end: OnEnd = lambda _: None,
     stop_after: int = 0,
     streams: ReleaseStreams | None = None,
-    checkpoints: CheckpointPolicy | None = None,
+    checkpoints: NoCheckpoints | None = None,
 ) -> RunResult:
     """Run the federation of ``config`` over ``grid`` to its end.
 
@@ -159,18 +159,18 @@ def run(
         CheckpointError: another process has the run, or a new run finds a checkpoint.
     """
     config, checkpoints = finalize_terms(config), checkpoints or NoCheckpoints()
-    terms = config.terms
-    at, folder = checkpoints.at, Path(config.server.runs_dir) / terms.run_id
+    terms, checkpoint = config.terms, checkpoints.checkpoint
+    folder = Path(config.server.runs_dir) / terms.run_id
     strategy = ready_strategy(config)
     config = with_own_settings(config, type(strategy))
     # The server's sampling and noise; a seed is for simulations alone.
     strategy.streams = streams or strategy.streams
-    if at is None:
+    if checkpoint is None:
         check_same_terms(folder, config)
         arrays = initial_arrays(strategy.terms, config.simulation.seed)
     else:
-        at.restore(strategy)
-        arrays = wire.read_own(strategy.reported.record(wire.write_model(at.model)))
+        checkpoint.restore(strategy)
+        arrays = wire.read_own(strategy.reported.record(wire.write_model(checkpoint.model)))
     evaluation = RoundEvaluation(grid, replace(config, terms=strategy.terms))
     journal = Journal(folder / "journal.jsonl")
     try:
@@ -189,17 +189,21 @@ def run(
     try:
         last = min(stop_after or terms.rounds, terms.rounds)
         facts = {**origin_of(grid), "versions": versions()}
-        if at is None:
+        if checkpoint is None:
             size = sum(a.size for a in arrays.values())
             record("run-started", terms=config.as_config(), parameters=size, **facts)
         else:
-            result.rounds = recorded_rounds(checkpoints.before, at.server_round)
+            result.rounds = recorded_rounds(checkpoints.before, checkpoint.server_round)
             result.privacy = recorded_privacy(checkpoints.before)
             record(
-                "run-resumed", run_id=terms.run_id, after_round=at.server_round, last=last, **facts
+                "run-resumed",
+                run_id=terms.run_id,
+                after_round=checkpoint.server_round,
+                last=last,
+                **facts,
             )
-        broadcast = wire.write_model(arrays if at is None else at.model)
-        RoundLoop(grid, strategy, evaluation, checkpoints, record, result, broadcast).run(last)
+        model = wire.write_model(arrays if checkpoint is None else checkpoint.model)
+        RoundLoop(grid, strategy, evaluation, checkpoints, record, result, model).run(last)
         result.sent = strategy.terms
         _conclude(grid, strategy, evaluation, result, record)
         # The journal first: a crash between the two leaves a complete run with a checkpoint, which
@@ -238,7 +242,7 @@ class RoundLoop:
         grid: Grid,
         strategy: HDPStrategy,
         evaluation: RoundEvaluation,
-        checkpoints: CheckpointPolicy,
+        checkpoints: NoCheckpoints,
         record: Record,
         result: RunResult,
         model: ArrayRecord,
@@ -333,13 +337,12 @@ class RoundLoop:
     def _shares(self, facts: Event) -> dict[str, Any]:
         """Add a round to the shares; warn of sites with a new majority."""
         self._influence.add(facts)
-        found = list(self._influence.deciding())
-        for one in found:
-            if _who(one) not in self._deciding:
+        verdicts, models = list(self._influence.deciding()), self._influence.models
+        for verdict in verdicts:
+            if _decided(verdict) not in self._deciding:
                 named = self._strategy.terms.noise != "server"
-                warn_of(facts["round"], one, named=named, several=len(self._influence.models) > 1)
-        self._deciding = set(map(_who, found))
-        models = self._influence.models
+                warn_of(facts["round"], verdict, named=named, several=len(models) > 1)
+        self._deciding = set(map(_decided, verdicts))
         shares = [self._influence.largest_shares(model) for model in range(len(models))]
         return {"shares": [{s: round(p, 6) for s, p in of.items()} for of in shares]}
 
@@ -347,17 +350,17 @@ class RoundLoop:
         """Prepare the strategy; resume from the checkpoint, if there is one."""
         for event in self._result.rounds:
             self._influence.add(event)
-        self._deciding = set(map(_who, self._influence.deciding()))
-        at = self._checkpoints.at
+        self._deciding = set(map(_decided, self._influence.deciding()))
+        checkpoint = self._checkpoints.checkpoint
         self._checkpoints.prepare(self._strategy, self._grid, self.model)
-        if at is None or at.facts is None:
+        if checkpoint is None or checkpoint.facts is None:
             return
-        self.done, self.missed = at.server_round, at.missed
+        self.done, self.missed = checkpoint.server_round, checkpoint.missed
         # The facts were stored with the model: the round's line is written now, and no site trains
         # it again.
         if len(self._result.rounds) < self.done:  # ended after the save, before the journal's line
             self._laps = [time.perf_counter()] * len(PHASES)
-            self.evaluate(at.facts)
+            self.evaluate(checkpoint.facts)
             self._check_missed(last)
         if self.done == last:
             self._check_missed(last)
@@ -414,27 +417,29 @@ def round_facts(report: RoundReport, online: int) -> dict[str, Any]:
     return facts
 
 
-def _who(one: Decides) -> Decided:
-    return one.of, one.model, one.site
+def _decided(verdict: Decides) -> Decided:
+    return verdict.of, verdict.model, verdict.site
 
 
-def warn_of(server_round: int, one: Decides, *, named: bool, several: bool = False) -> None:
+def warn_of(server_round: int, verdict: Decides, *, named: bool, several: bool = False) -> None:
     """Log a site that decides over half of a model or step.
 
     Args:
         server_round: the round.
-        one: who decides what.
+        verdict: the site, and the model or step that it decides.
         named: whether the site may be named; with ``noise = server`` the log, unlike the journal,
-            does not say who took part.
+            does not name the participants.
         several: whether there are several models.
     """
-    model = f"model {one.model}" if several else "the model"
-    site = f"site {one.site}" if named else "one site (the journal names it)"
-    what = f"the step of {model}" if one.of == "round" else f"{model} so far"
+    model = f"model {verdict.model}" if several else "the model"
+    site = f"site {verdict.site}" if named else "one site (the journal names it)"
+    quantity = f"the step of {model}" if verdict.of == "round" else f"{model} so far"
+    share, half = f"{100 * verdict.share:.0f} %", f"{100 * HALF:.0f} %"
+    bound = "'guard' = 'cap' bounds a weight"
     log.warning(
-        "round %d: %s decides %.0f %% of %s, more than %.0f %%; 'guard' = 'cap' bounds a weight",
-        server_round, site, 100 * one.share, what, 100 * HALF,
-    )  # fmt: skip
+        "round %d: %s decides %s of %s, more than %s; %s",
+        *(server_round, site, share, quantity, half, bound),
+    )
 
 
 def round_times(laps: list[float]) -> dict[str, Any]:

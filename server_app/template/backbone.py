@@ -23,9 +23,13 @@ FILE = "public.safetensors"
 def body(_: Task | None = None) -> nn.Module:
     """Return the layers from an image ``(1, 8, 8)`` to ``WIDTH`` numbers."""
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(16 * 16, WIDTH), nn.ReLU(),
-    )  # fmt: skip
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * 16, WIDTH),
+        nn.ReLU(),
+    )
 
 
 def public_records() -> tuple[torch.Tensor, torch.Tensor]:

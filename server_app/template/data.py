@@ -1,6 +1,6 @@
 """Records of a simulation: scikit-learn's breast cancer table, 569 tumours. Put yours here.
 
-A deployed site trains on its own records, whose place its profile names; this file is for research.
+A deployed site trains on its own records, at the path in its profile; this file is for research.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-LARGEST = np.array(
-    [30, 40, 200, 2500, 0.2, 0.4, 0.5, 0.2, 0.3, 0.1,
-     3, 5, 22, 550, 0.03, 0.15, 0.4, 0.05, 0.08, 0.03,
-     40, 50, 250, 4500, 0.25, 1.1, 1.3, 0.3, 0.7, 0.2],
-)  # fmt: skip
+MEANS = (30, 40, 200, 2500, 0.2, 0.4, 0.5, 0.2, 0.3, 0.1)
+ERRORS = (3, 5, 22, 550, 0.03, 0.15, 0.4, 0.05, 0.08, 0.03)
+WORST = (40, 50, 250, 4500, 0.25, 1.1, 1.3, 0.3, 0.7, 0.2)
+LARGEST = np.array([*MEANS, *ERRORS, *WORST])
 """Upper bounds of the 30 columns, constants that reveal no record."""
 
 

@@ -1,6 +1,6 @@
 """Records of a simulation: half of scikit-learn's digits, 8×8 pixels. Put yours here.
 
-A deployed site trains on its own records, whose place its profile names; this file is for research.
+A deployed site trains on its own records, at the path in its profile; this file is for research.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class InverseLength(HDPStrategy):
         """Return the next state, the step and weights that sum to 1.
 
         Args:
-            state: what the strategy keeps between rounds; None here.
+            state: the strategy's memory between rounds; None here.
             updates: of the round, float32, a row a client.
             noise: for strategies that add some.
         """

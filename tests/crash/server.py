@@ -172,7 +172,7 @@ def production(terms: RunConfig, profiles: dict[str, Path]) -> None:
     folder = Path(terms.server.runs_dir) / RUN_ID
     resumed = (folder / "checkpoint.safetensors").exists()
     checkpoints = Checkpoints({"engine": "test"}, open_run(folder) if resumed else None)
-    begun = checkpoints.at.config if checkpoints.at else terms
+    begun = checkpoints.checkpoint.config if checkpoints.checkpoint else terms
     rounds.run(ProductionGrid(profiles), begun, checkpoints=checkpoints)
 
 

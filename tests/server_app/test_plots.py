@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from server_app import plots
-from server_app.plots import plot_curves, plot_run
+from server_app.plots import plot_panels, plot_run
 from studies.framework import plots as study_plots
 
 
@@ -23,21 +23,19 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_no_two_lines_look_alike(drawn: list[Any], tmp_path: Path) -> None:
-    plot_curves({f"rule {n}": np.ones((2, 3)) for n in range(20)}, tmp_path / "x.png", "many")
+    curves = {f"rule {number}": np.ones((2, 3)) for number in range(20)}
+    plot_panels({"many": curves}, tmp_path / "x.png", "many")
     lines = drawn[0].axes[0].get_lines()
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 20
 
 
 def test_panels_share_rounds_and_have_a_scale_a_unit(drawn: list[Any], tmp_path: Path) -> None:
     """Weights began at round 0, metrics at 1; accuracy and loss had one axis."""
+    facts = {"event": "round", "asked": ["a", "b"], "accepted": ["a"], "rejections": {}}
+    metrics = {"accuracy": 0.5, "site-accuracy": 0.25, "loss": 9.0}
     rounds = [
-        {
-            "event": "round", "round": number, "asked": ["a", "b"], "accepted": ["a"],
-            "rejections": {},
-            "weights": [1.0], "metrics": {"accuracy": 0.5, "site-accuracy": 0.25, "loss": 9.0},
-        }
-        for number in (1, 2, 3)
-    ]  # fmt: skip
+        {**facts, "round": number, "weights": [1.0], "metrics": metrics} for number in (1, 2, 3)
+    ]
     plot_run(rounds, tmp_path / "run.png")
     accuracy, loss, weights = drawn[0].axes[:3]
     shown = [{line.get_label() for line in axes.get_lines()} for axes in (accuracy, loss)]

@@ -28,7 +28,7 @@ from hdpfl_flower.scenarios.partitions import split
 from hdpfl_flower.system.extras import Extra, extra
 from server_app.commands import COMMANDS
 from server_app.commands import app as hdpfl
-from server_app.plots import check_pictures, plot_curves, plot_run, why_no_picture
+from server_app.plots import check_pictures, plot_panels, plot_run, why_no_picture
 
 LINES = {"server_app": (hdpfl, COMMANDS), "client_app": (hdpfl_site, SITES)}
 HEAVY = (
@@ -83,7 +83,7 @@ ROUND = {"event": "round", "round": 1, "asked": [], "accepted": [], "rejections"
 
 USES: Mapping[str, tuple[str, str, Callable[[Path], object]]] = {
     "splits": ("simulation", "flwr_datasets", lambda _: split(LABELS, None, 2, "shards:2", 1)),
-    "curves": ("plots", "matplotlib", lambda path: plot_curves({}, path / "a.png", "")),
+    "curves": ("plots", "matplotlib", lambda path: plot_panels({}, path / "a.png", "")),
     "run": ("plots", "matplotlib", lambda path: plot_run([ROUND], path / "a.png")),
     "any picture": ("plots", "matplotlib", lambda _: check_pictures()),
     "exporter": ("metrics", "prometheus_client", lambda _: Exporter("site", list)),

@@ -27,7 +27,7 @@ from hdpfl_flower.monitoring.journal import read_journal
 from server_app.commands.compare import _write_csv
 from server_app.in_process.comparison import Comparison
 from server_app.in_process.in_process_run import run_in_process
-from server_app.reports.comparison_tables import final_table
+from server_app.reports.comparison_tables import tables
 from server_app.reports.run_page import make_report
 from server_app.run.federated_measures import FEDERATED, facts_of
 from server_app.run.final_measures import EVENT
@@ -82,11 +82,10 @@ def test_a_noisy_auroc_holds_the_true_one_and_is_shown_beside_it(tmp_path: Path)
         assert words in page
     compared = Comparison(config, SITES, {("fedavg", 1): result.rounds})
     folders = {("fedavg", 1): folder}
-    for kind, title in ((EVENT, "public test set"), (FEDERATED, "sites hold out")):
-        table = final_table(compared, folders, kind)
-        assert table is not None
-        assert title in str(table.title)
-        assert table.columns[0]._cells[0] == "AUROC"
+    final = [table for table in tables(compared, "t", folders) if "Final" in table.title]
+    for table, words in zip(final, ("public test set", "sites hold out"), strict=True):
+        assert words in table.title
+        assert table.rows[0][0] == "AUROC"
     _write_csv(compared, folders, tmp_path / "out.csv")
     rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
     (row,) = [row for row in rows if row["measure"] == "federated-auroc"]
@@ -176,8 +175,7 @@ def test_a_run_ends_with_its_measures(tmp_path: Path) -> None:
     page = make_report(folder)
     assert "Measures of the final model" in page
     assert "sensitivity at 90 % specificity" in page
-    table = final_table(
-        Comparison(config, 3, {("fedavg", 1): result.rounds}), {("fedavg", 1): folder}
-    )
-    assert table is not None
-    assert table.columns[0]._cells[0] == "AUROC"
+    comparison = Comparison(config, 3, {("fedavg", 1): result.rounds})
+    *_, final = tables(comparison, "t", {("fedavg", 1): folder})
+    assert "Final models on the public test set" in final.title
+    assert final.rows[0][0] == "AUROC"

@@ -10,7 +10,7 @@ import pytest
 from hdpfl_flower.config.run_config import RunConfig
 from server_app.in_process.comparison import Comparison
 from server_app.in_process.in_process_run import run_in_process
-from server_app.reports.comparison_tables import measure_tables
+from server_app.reports.comparison_tables import tables
 
 
 def terms_of(folder: Path, **more: object) -> RunConfig:
@@ -33,7 +33,8 @@ def test_every_strategy_is_tested_alike_and_iid_sites_see_the_pooled_test(tmp_pa
     comparison = Comparison(
         terms_of(tmp_path, partition="iid"), 4, {(name, 1): r for name, r in found.items()}
     )
-    titles = [str(table.title) for table in measure_tables(comparison, "t")]
+    folders = dict.fromkeys(comparison.rounds, tmp_path)
+    titles = [table.title for table in tables(comparison, "t", folders)]
     assert len(titles) == 2
     assert "each on records like its own" in titles[0]
     comparison.save(tmp_path / "c.json")
