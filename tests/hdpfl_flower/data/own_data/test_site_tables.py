@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_app.commands.schema import mock
+from client_app.commands.schema import schema as schema_command
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.own_data.mock_table import mock_table
 from hdpfl_flower.data.own_data.site_tables import table_sources, write_federation
@@ -103,7 +103,7 @@ def test_it_reads_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """Beside a table of the schema's names: the same bytes, and no file opened but the schema."""
     monkeypatch.chdir(tmp_path)
     Path("s.toml").write_text(SCHEMAS["wide"])
-    mock("s.toml", Path("a.csv"), 50, 0, False)
+    schema_command("s.toml", mock=Path("a.csv"), rows=50, seed=0)
     Path("records.csv").write_text('person,wert,größe; in cm,thin,art\n1,2,180,.1,"3"\n')
     opened: list[str] = []
     real = io.open
@@ -114,7 +114,7 @@ def test_it_reads_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     for module in (builtins, io):
         monkeypatch.setattr(module, "open", seen)
-    mock("s.toml", Path("b.csv"), 50, 0, False)
+    schema_command("s.toml", mock=Path("b.csv"), rows=50, seed=0)
     monkeypatch.undo()
     assert [one for one in opened if one.endswith((".csv", ".parquet"))] == []
     assert "s.toml" in opened
