@@ -30,7 +30,7 @@ QUICK := not slow and not long and not engines and not gpu and not prometheus an
 check: style
 	$(BIN)/pytest -n 2 --dist worksteal -m "$(QUICK) and not seconds"
 
-# The main check: without the tests of three seconds or more; one story of the engines.
+# The main check: without the tests of two seconds or more; one story of the engines.
 test: style
 	$(BIN)/pytest -n 2 --dist worksteal -m "$(QUICK)"
 	$(BIN)/pytest -n 2 --dist loadfile -m story tests/e2e

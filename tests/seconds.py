@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_name("seconds.txt")
-LEAST, LONG = 0.5, 3.0
+LEAST, LONG = 0.5, 2.0
 """Seconds of all cases of a function: left out of ``make check``, and of ``make test``."""
 OTHERS = ("slow", "engines", "gpu", "prometheus", "docker")
 """Marks of tests that ``make test`` leaves out in any case."""
