@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -347,3 +348,37 @@ def test_a_pronoun_in_a_first_line_is_found(line: str) -> None:
     text = f'"""{line}\n\nMore.\n"""\nx = 1\n"""Number."""\n'
     assert facts_of(text).first_lines == [line, "Number."]
     assert PRONOUN.search(line)
+
+
+EMPTY = {"found", "one", "own", "each", "part", "made", "kept", "known", "at"}
+"""Names that do not say what a variable holds."""
+VAGUE = re.compile(r"\b(who|whom|whose|what|nobody|such)\b", re.IGNORECASE)
+EMPTY_SHARE, VAGUE_SHARE = 0.01, 0.02
+"""Bounds on the shares of these variables, and of comments and sentences with a pronoun."""
+
+
+def words_of(source: str) -> tuple[list[str], list[str]]:
+    """Return the variables of a source, and the sentences of its docstrings and comments."""
+    variables, sentences = [], re.findall(r"^\s*# (.+)", source, re.MULTILINE)
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                variables.append(name)
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                sentences += re.split(r"(?<=[.:;?!])\s+", text)
+    return variables, sentences
+
+
+def test_variables_say_what_they_hold_and_sentences_are_plain() -> None:
+    texts = [path.read_text() for room in ROOMS for path in (ROOT / room).glob("**/*.py")]
+    of_files = [words_of(text) for text in texts]
+    variables, sentences = ([*chain.from_iterable(kind)] for kind in zip(*of_files, strict=True))
+    assert sum(name in EMPTY for name in variables) <= EMPTY_SHARE * len(variables)
+    vague = [sentence for sentence in sentences if VAGUE.search(sentence)]
+    assert len(vague) <= VAGUE_SHARE * len(sentences), vague
+
+
+def test_an_empty_name_and_a_vague_sentence_are_counted() -> None:
+    variables, sentences = words_of('found = 1  # a\n# what it is\n"""A b. No such thing."""\n')
+    assert [name in EMPTY for name in variables] == [True]
+    assert [bool(VAGUE.search(text)) for text in sentences] == [True, False, True]
