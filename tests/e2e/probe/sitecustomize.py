@@ -30,7 +30,7 @@ def watch(timing: ModuleType) -> None:
         came = arrival(*words)
         if came.profile is not None:
             noted["site"] = str(came.profile.state.path.parent)
-        noted.update(at=came.at, reply_after=came.reply_after)
+        noted.update(at=came.wall, reply_after=came.reply_after)
         return came
 
     def wait_noted(*words: Any) -> Any:
