@@ -1,7 +1,6 @@
 """Texts of the site's report: its facts in the words of two templates.
 
-Names of runs are the server's texts. Every value that is filled in is made printable, so it cannot
-begin a line of its own; the page escapes it too, and forbids scripts and anything from elsewhere.
+The page forbids scripts and anything from elsewhere.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from client_app.reports.formatting import ROUNDING, bar, ceil_digits, floor_digits, per_cent, table
+from client_app.reports.formatting import ROUNDING, ceil_digits, table
 from client_app.reports.ledger_view import exact_answers
+from client_app.reports.templates import templates
 from client_app.reports.units import BY_SERVER, MORE_OR_LESS, NOT_HERE, RECORD, WHOLE_SITE
 from hdpfl_flower.ledger.account import sum_rounded_up
-from hdpfl_flower.system.printable import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -148,22 +147,9 @@ def _context(facts: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _templates() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=select_autoescape(disabled_extensions=["txt.j2"], default=True),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=_filled_in,
-    )
+    environment = templates(Path(__file__).parent)
     environment.filters.update(
         up=lambda value: "-" if value is None else ceil_digits(value),
-        down=floor_digits,
-        per_cent=per_cent,
-        bar=bar,
         factor=factor,
         hundredths=hundredths,
         counted=lambda number, thing: f"{number} {thing}{'' if number == 1 else 's'}",
@@ -182,11 +168,6 @@ def _templates() -> Environment:
         answered=exact_answers,
     )
     return environment
-
-
-def _filled_in(value: Any) -> Any:
-    """Return a value as printable text; a macro's text, escaped before, as it is."""
-    return value if hasattr(value, "__html__") else printable(str(value))
 
 
 def names_of(runs: list[str]) -> str:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from jinja2 import Environment, StrictUndefined
-
-from client_app.reports.formatting import table
+from client_app.reports.templates import templates
 from client_app.worth.comparison import REFERENCES, ModelComparison
 from client_app.worth.own_measures import EVERY, HELD_OUT, OwnMeasures
 from hdpfl_flower.measures.bootstrap import Estimate
 from hdpfl_flower.measures.clinical import WORDS, Measured
-from hdpfl_flower.system.printable import printable
 
 _TEXT = """\
 {% if page == "held out" %}
@@ -90,14 +87,8 @@ def words(page: str, models: ModelComparison | OwnMeasures | None, **facts: obje
         models: the figures; None: home training was not asked for.
         facts: the other texts and numbers of the page.
     """
-    # Text for a terminal, no markup: characters that are not printable are spelled out.
-    pages = Environment(  # noqa: S701
-        trim_blocks=True,
-        undefined=StrictUndefined,
-        finalize=lambda value: printable(value) if isinstance(value, str) else value,
-    )
+    pages = templates()
     pages.filters |= {
-        "columns": lambda rows: table([*rows]),
         "size": size_of,
         "percent": lambda level: f"{100 * level:g} %",
         "rows": comparison_rows,

@@ -14,7 +14,7 @@ SECONDS = 10.0
 
 
 def send_notice(to: str, log: logging.Logger, **facts: object) -> None:
-    """Send ``facts`` as JSON; a failure is logged, and costs nothing else.
+    """Send ``facts`` as JSON; log a failure.
 
     Args:
         to: the path of a program, which reads them from standard input, or of a file that holds a

@@ -48,7 +48,7 @@ class NoCheckpoints:
         missed: int = 0,
         facts: Event | None = None,
     ) -> None:
-        """Store the next round's data before this round's messages leave; here nothing.
+        """Store a round before its messages leave; a run that does not resume stores none.
 
         Args:
             strategy: with its state after the round.

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 
-from client_app.reports.formatting import bar, ceil_digits, floor_digits, per_cent, table
+from client_app.reports.templates import templates
 from hdpfl_flower.system.printable import printable
 
 WIDTH = 84
@@ -17,15 +17,15 @@ WIDTH = 84
 
 
 def text_of(template: str, **facts: object) -> str:
-    """Return the text of ``<template>.j2`` without its last line break.
+    """Return the text of ``<template>.txt.j2`` without its last line break.
 
-    Filters round numbers up (``up``) or down (``down``), to ``per_cent`` or to four ``digits``;
-    ``quoted`` shows a text of the server, ``columns`` rows as lines, ``labelled`` a long text.
+    Beside the filters of :func:`templates`: ``digits`` rounds to four, ``quoted`` shows a text of
+    the server, ``labelled`` a long text beside a label, ``filled`` one of several lines.
 
     Guarantees:
         Each value is shown as :func:`printable` has it, so no text of a server adds a line.
     """
-    return _templates().get_template(f"{template}.j2").render(**facts).removesuffix("\n")
+    return _templates().get_template(f"{template}.txt.j2").render(**facts).removesuffix("\n")
 
 
 def quoted(text: object) -> str:
@@ -39,22 +39,10 @@ def quoted(text: object) -> str:
 
 @cache
 def _templates() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=False,  # noqa: S701 - no HTML: a terminal's text, in which finalize escapes
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: printable(str(value)),
-    )
+    environment = templates(Path(__file__).parent)
     environment.filters |= {
-        "up": ceil_digits,
-        "down": floor_digits,
         "digits": lambda number: f"{number:.4g}",
-        "per_cent": per_cent,
-        "bar": bar,
         "quoted": quoted,
-        "columns": table,
         "labelled": _labelled,
         "filled": lambda text, width: textwrap.wrap(printable(text), width),
     }
