@@ -56,7 +56,7 @@ class NewProfile:
         anchor = (
             f"anchor = {as_toml(self.anchor)}"
             if self.anchor
-            else ('# anchor = "/mnt/other-disk/hdpfl.anchor"')
+            else '# anchor = "/mnt/other-disk/hdpfl.anchor"'
         )
         return f"""\
 # Profile of this site: its private terms. It stays on this machine, readable by its owner alone.

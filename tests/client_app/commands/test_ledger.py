@@ -23,38 +23,21 @@ def test_init_show_verify(site) -> None:
     assert made.code == 0
     assert site.ledger_path.stat().st_mode & 0o077 == 0
     assert "cap ε 4, δ 0.0001" in made.out
-    assert (
-        "no run was charged yet"
-        in site(
-            "ledger",
-        ).out
-    )
+    assert "no run was charged yet" in site("ledger").out
     site.charge("run-1", rounds=3)
     site.charge("run-2", rounds=1)
     site.charge("run-2", rounds=2, kind="metrics")
-    assert (
-        "exact accuracies: 2 of 0 answered"
-        in site(
-            "ledger",
-        ).out
-    )
+    assert "exact accuracies: 2 of 0 answered" in site("ledger").out
     shown = json.loads(site("ledger", "--json").out)
     assert shown["exact-answers"] == {"given": 2, "most": 0}
-    lines = [
-        line.split()
-        for line in site(
-            "ledger",
-        ).out.splitlines()
-    ]
+    lines = [line.split() for line in site("ledger").out.splitlines()]
     run_1, run_2 = (next(r for r in lines if r[:1] == [name]) for name in ("run-1", "run-2"))
     assert run_1[2:] == ["1.235", "1e-05", "0", "0", "3", "0", "0"]
     assert run_2[2:] == ["1.235", "1e-05", "0", "0", "1", "0", "2"]
     assert ["cap", "4", "0.0001"] in lines
     assert ["spent", "2.47", "2e-05"] in lines  # 2.4691356 rounded up
     assert ["left", "1.53", "8e-05"] in lines  # 1.5308644 rounded down
-    verified = site(
-        "ledger",
-    ).out
+    verified = site("ledger").out
     # cap; two plans; reserved, sealed and sent for each of 3 + 1 + 2 releases
     assert "entries verified: 21" in verified
     assert "anchor" in verified
@@ -65,55 +48,27 @@ def test_a_lost_release_is_shown(opened) -> None:
     with ledger.reserve(Request("run-9", 1, "update", "d"), ChargedPlan("{}", "{}", 1.0, 1e-6)):
         pass
     ledger.close()
-    (row,) = [
-        x.split()
-        for x in opened(
-            "ledger",
-        ).out.splitlines()
-        if "run-9" in x
-    ]
+    (row,) = [x.split() for x in opened("ledger").out.splitlines() if "run-9" in x]
     assert row[4:] == ["0", "0", "0", "1", "0"]
 
 
 def test_raise_cap_asks_first_and_is_recorded(opened) -> None:
     assert "nothing to do" in opened("ledger", "--raise-cap").out
     opened.write_profile(("epsilon = 4.0", "epsilon = 6.0"))
-    assert (
-        "'budget.epsilon' is higher"
-        in opened(
-            "ledger",
-        ).out
-    )
+    assert "'budget.epsilon' is higher" in opened("ledger").out
     assert opened("ledger", "--raise-cap", answer="n\n").code == 1
-    assert (
-        "cap    4"
-        in opened(
-            "ledger",
-        ).out
-    )
+    assert "cap    4" in opened("ledger").out
     assert opened("ledger", "--raise-cap", answer="y\n").code == 0
-    assert (
-        "cap    6"
-        in opened(
-            "ledger",
-        ).out
-    )
+    assert "cap    6" in opened("ledger").out
     opened.write_profile(("epsilon = 4.0", "epsilon = 7.0"))
     assert opened("ledger", "--raise-cap", "--yes").code == 0
-    assert (
-        "cap    7"
-        in opened(
-            "ledger",
-        ).out
-    )
+    assert "cap    7" in opened("ledger").out
     assert "the cap was raised on" in opened.whole_report()
 
 
 def test_the_lower_of_cap_and_budget_counts(opened) -> None:
     opened.write_profile(("epsilon = 4.0", "epsilon = 2.0"))
-    shown = opened(
-        "ledger",
-    ).out
+    shown = opened("ledger").out
     assert "'budget.epsilon' is lower" in shown
     assert "cap    2" in shown
     assert "can only be raised" in opened("ledger", "--raise-cap", "--yes").error()

@@ -64,9 +64,7 @@ def test_seven_studies_where_the_sum_ends_at_three(hospital) -> None:
     )
     facts = json.loads(hospital("plan", "--terms", hospital.terms_path, "--json").out)
     assert (facts["fits"], facts["runs-that-fit"], facts["rounds-that-fit"]) == (False, 0, 5)
-    before = hospital(
-        "ledger",
-    ).out
+    before = hospital("ledger").out
     assert "promise: ε 3, δ 1e-05 for all releases" in before
     assert "[#############################.] 96.4 %" in before
     assert "spent" not in before, "a filter has no ε so far"
@@ -88,12 +86,7 @@ def test_seven_studies_where_the_sum_ends_at_three(hospital) -> None:
     assert all(row["status"] != "fails" for row in report["assumptions"])
     assert f"{report['full']:.6f}" == f"{taken(hospital):.6f}"
     assert "of the promise is taken; the line is all of it" in hospital.whole_report()
-    assert (
-        "ended"
-        in hospital(
-            "ledger",
-        ).out
-    )
+    assert "ended" in hospital("ledger").out
 
 
 def test_the_end_of_a_run_gives_back_what_did_not_leave(hospital) -> None:

@@ -273,12 +273,7 @@ def test_the_mutant_that_skips_the_digests_is_caught(opened, monkeypatch) -> Non
 def test_an_entry_that_refers_to_nothing(opened) -> None:
     append(opened, sealed(77))
     assert "entry 2 says what none can" in opened("report").error()
-    assert (
-        "entry 2 says what none can"
-        in opened(
-            "ledger",
-        ).error()
-    )
+    assert "entry 2 says what none can" in opened("ledger").error()
 
 
 def test_an_anchor_is_said_to_agree_only_where_there_is_one(opened) -> None:

@@ -148,9 +148,7 @@ def test_no_command_gives_one_promise_for_two_units(site, composition: str) -> N
     assert ("under this ledger together" in shown) == (composition == "renyi")
     assert "protected is" not in shown
     charge(site, "run-2", noise="client")
-    shown = site(
-        "ledger",
-    ).out
+    shown = site("ledger").out
     site.write_terms()
     planned = site("plan", "--terms", site.terms_path).out
     for text in (shown, planned):

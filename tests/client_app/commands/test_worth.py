@@ -143,12 +143,7 @@ def test_nothing_is_written_charged_or_released(opened) -> None:
     before = files(opened.folder)
     assert opened("worth", *QUICK).code == 0
     assert files(opened.folder) == before
-    assert (
-        opened(
-            "ledger",
-        ).code
-        == 0
-    )
+    assert opened("ledger").code == 0
 
 
 def test_what_is_missing_is_named_with_its_remedy(site) -> None:
