@@ -44,24 +44,9 @@ _UNLIKE = ((0, 3), (4, 12), (20, 28))
 _COSTLY = 2**31
 """Operations of a record from which the CPU gains little by batches."""
 
-_DRAWLESS = frozenset(
-    (
-        nn.Sequential,
-        nn.Flatten,
-        nn.Identity,
-        nn.Linear,
-        nn.Conv2d,
-        nn.GroupNorm,
-        nn.LayerNorm,
-        nn.ReLU,
-        nn.Tanh,
-        nn.Sigmoid,
-        nn.GELU,
-        nn.MaxPool2d,
-        nn.AvgPool2d,
-        nn.AdaptiveAvgPool2d,
-    )
-)
+_SHAPES = (nn.Sequential, nn.Flatten, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+_ACTIVATIONS = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU)
+_DRAWLESS = frozenset((*_SHAPES, *_ACTIVATIONS, nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm))
 """Modules without random numbers; subclasses are not trusted."""
 
 
