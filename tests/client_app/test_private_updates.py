@@ -297,6 +297,8 @@ def test_one_record_more_does_not_show_in_an_apps_exception(tmp_path: Path) -> N
 
 def test_ctrl_c_ends_the_work_in_process(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = raising(KeyboardInterrupt())
+    # As a terminal has it, also where the tests run in the background.
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt):
         mod(ledger)(request(), context(), app)
     monkeypatch.setattr(signal, "getsignal", lambda _: lambda *_: None)
