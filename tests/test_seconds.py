@@ -31,4 +31,5 @@ def test_the_functions_in_the_table_are_marked(request: pytest.FixtureRequest) -
     for item in request.session.items:
         seconds = listed().get(item.nodeid.partition("[")[0], 0.0)
         assert (item.get_closest_marker("seconds") is not None) == (seconds > 0)
-        assert (item.get_closest_marker("long") is not None) == (seconds >= LONG)
+        # A single long case is marked where its cases are listed.
+        assert item.get_closest_marker("long") is not None or seconds < LONG

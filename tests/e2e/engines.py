@@ -262,6 +262,9 @@ def _called(program: str, home: Path, more: dict[str, str], *words: str) -> Done
         # Flower kills its local SuperLink after 15 s; on a busy machine it needs more at first.
         if "Failed to start local SuperLink" not in done.stderr:
             break
+        # Killed while it made its database, it fails at every later start.
+        if "exited with code" in done.stderr:
+            (home / "local-superlink" / "state.db").unlink(missing_ok=True)
     return done
 
 
