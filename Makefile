@@ -51,7 +51,7 @@ test-pairs: $(READY)
 
 # Where there is CUDA; ended after 8 minutes.
 test-gpu: $(READY)
-	timeout 480 $(BIN)/pytest -m gpu tests/client_app/training tests/hdpfl_flower/privacy
+	timeout 480 $(BIN)/pytest -m gpu tests/client_app/training tests/hdpfl_flower/engines tests/hdpfl_flower/privacy
 
 # Six SuperNodes, two Flowers, sites that pin their code, PFA+, faults, kills, hosts, resume: half an hour.
 test-wards: $(READY)
@@ -75,8 +75,8 @@ bench: $(READY)
 # for code of others (a model, a ClientApp, a training of one process, an app of any type of task) show.
 audit: $(READY)
 	$(BIN)/hdpfl-site audit
-	$(BIN)/pytest tests/client_app/audits tests/client_app/approval tests/client_app/commands/test_approve.py \
-	  tests/client_app/test_private_updates.py tests/client_app/test_dp_sgd.py
+	$(BIN)/pytest tests/client_app/audits tests/hdpfl_tools/site/approval tests/hdpfl_tools/site/commands/test_approve.py \
+	  tests/hdpfl_flower/doors/test_private_updates.py tests/hdpfl_flower/doors/test_dp_sgd.py
 
 mutants: $(READY)
 	$(BIN)/python -m tests.mutants

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from benchmarks.timing import interleaved, show
-from client_app.training.dpsgd import train
-from client_app.training.engine_choice import engine_for
+from hdpfl_flower.engines.dpsgd import train
+from hdpfl_flower.engines.engine_choice import engine_for
 from hdpfl_flower.models.losses import total_loss
 from hdpfl_flower.models.networks import build_model
 from hdpfl_flower.models.task import Records, Task

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from benchmarks.timing import interleaved, show
-from client_app.training.dpsgd import train
-from client_app.training.engine_choice import choose_engine
+from hdpfl_flower.engines.dpsgd import train
+from hdpfl_flower.engines.engine_choice import choose_engine
 from hdpfl_flower.models.adapters import adapt
 from hdpfl_flower.models.networks import build_model
 from hdpfl_flower.models.task import Records, Task

@@ -25,15 +25,16 @@ import torch
 
 from benchmarks.timing import interleaved, show
 from client_app.training.plain_sgd import LocalJob, network_for, shuffled_batches
-from client_app.training.stacked_sgd import stack_for
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import Dataset, task_of
+from hdpfl_flower.data.run_task import task_of
 from hdpfl_flower.models.losses import total_loss
 from hdpfl_flower.models.networks import build_model
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.noise import RandomStream
-from server_app.in_process.grid import LocalGrid
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.datasets import Dataset
+from hdpfl_tools.simulation.in_process.grid import LocalGrid
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.stacked_sgd import stack_for
 
 CLIENTS, ASKED, RECORDS, BATCH, RATE, ROUNDS = 2000, 100, 30, 10, 0.1, 9
 TASK = task_of("mnist")
@@ -143,7 +144,7 @@ def _federation() -> Iterator[None]:
     labels = draws.integers(0, 10, count)
     train = Records(draws.random((count, *TASK.input_shape), dtype=np.float32), labels)
     data = Dataset(TASK, train, None, None)
-    with mock.patch("client_app.site.simulated.load_dataset", lambda *_: data):
+    with mock.patch("hdpfl_tools.simulation.sites.load_dataset", lambda *_: data):
         yield
 
 

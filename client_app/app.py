@@ -19,7 +19,6 @@ from flwr.clientapp import ClientApp
 
 from client_app.site import refusals
 from client_app.site.consent import check_consent
-from client_app.site.reply_time import Arrival, arrival, reply_with, wait_until_due
 from client_app.site.site import Site, check_sizes, open_site
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
@@ -38,6 +37,7 @@ from hdpfl_flower.privacy.policy import (
     check_policy,
     check_round,
 )
+from hdpfl_flower.reply_time import Arrival, arrival, reply_with, wait_until_due
 from hdpfl_flower.system.printable import site_log
 from hdpfl_flower.wire import Instructions, WireError
 
@@ -319,15 +319,15 @@ def join(site: Site, instructions: Instructions) -> RecordDict:
     """Answer with the constants that the profile discloses; no record is read."""
     disclose, profile = site.profile.disclose, site.profile
     facts: dict[str, int | float] = {}
-    if site.index is not None:
-        facts["partition"] = site.index[0]
+    if site.partition is not None:
+        facts["partition"] = site.partition
     if "batch-size" in disclose:
         facts["batch-size"] = profile.training.batch_size
     if "declared-records" in disclose:
         facts["declared-records"] = profile.training.declared_records
     if "epsilon" in disclose:
         facts["epsilon"] = profile.run.epsilon
-    noise = "noise-std" in disclose and (site.asked is None or "noise-std" in site.asked)
+    noise = "noise-std" in disclose and site.tells("noise-std")
     if noise and instructions.terms.noise == "records":
         terms = instructions.terms
         with contextlib.suppress(Declined):  # no plan, no noise: it declines to train, too
@@ -409,7 +409,7 @@ def _release(
         exact: answers without noise that it holds.
     """
     # In a simulation that trains its sites together, reserved for this very request already.
-    taken: Reservation | bytes | None = site.taken.pop((instructions.digest, kind), None)
+    taken: Reservation | bytes | None = site.reserved(instructions.digest, kind)
     if taken is None:
         taken = reserve(site, instructions, kind, plan, paid, exact)
     # The same request was sealed before: the same bytes, so that two noises cannot be averaged.

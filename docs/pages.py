@@ -14,6 +14,7 @@ import sys
 import types
 from collections.abc import Iterable
 from datetime import date
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -254,9 +255,9 @@ def commands_page(name: str) -> str:
     from typer.cli import get_docs_for_click
 
     if name == "hdpfl":
-        from server_app.commands import app
+        from hdpfl_tools.coordinator.commands import app
     else:
-        from client_app.commands import app
+        from hdpfl_tools.site.commands import app
     command: Any = typer.main.get_command(app)
     text = html.unescape(
         get_docs_for_click(obj=command, ctx=typer.Context(command), name=name).rstrip()
@@ -383,9 +384,11 @@ API = {
         "project_private",
     ),
     "In any Flower app": ("NoiseAware", "PrivateUpdates"),
-    "Run and extend": ("RunConfig", "run", "HDPStrategy", "HDPFLError", "audit"),
+    "Configure and test": ("RunConfig", "HDPFLError", "audit"),
 }
 """Heading → the public names under it."""
+BESIDE = {"run": "hdpfl_tools", "HDPStrategy": "strategies.core.base"}
+"""Public names of other packages, which a user's ``client_app.py`` or ``strategies.py`` hides."""
 
 
 def api_page() -> str:
@@ -407,6 +410,14 @@ def api_page() -> str:
             inner = f".{public.__name__}" if hasattr(public, "__module__") else ""
             module = getattr(public, "__module__", public.__name__)
             parts.append("\n" + described(module + inner, name))
+    parts.append(
+        "\n## Run and extend\n\nThese two need all packages of hdpfl-flower: start Python in a "
+        "folder without a `client_app.py`, `server_app.py` or `strategies.py` of your own.\n"
+    )
+    for name, package in BESIDE.items():
+        parts.append(f"\n`from {package} import {name}`\n")
+        public = getattr(import_module(package), name)
+        parts.append("\n" + described(f"{public.__module__}.{public.__name__}", name))
     return re.sub(r"\n{3,}", "\n\n", "".join(parts).rstrip() + "\n")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from server_app.project import HEAD, run_config_table  # noqa: E402
+from hdpfl_tools.coordinator.project import HEAD, run_config_table  # noqa: E402
 
 AFTER = "\n\n[tool.ruff]"
 

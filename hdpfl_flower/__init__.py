@@ -5,22 +5,24 @@ The names below are public: each is imported when it is first used. All others m
 Accounting: :class:`Steps`, :func:`event_of`, :func:`epsilon_of`, :func:`calibrate`. One private
 training: :func:`dp_sgd`. A durable budget: :class:`Ledger`. Noise-aware averaging:
 :class:`NoiseTracker` and the weights. For any Flower app: :class:`NoiseAware` around a strategy,
-:class:`PrivateUpdates` as a mod of a ClientApp. A federation in this process: :class:`RunConfig`,
-:func:`run`.
+:class:`PrivateUpdates` as a mod of a ClientApp. A run's terms: :class:`RunConfig`, for
+``hdpfl_tools.run``.
+
+None of them needs the packages ``client_app``, ``server_app`` and ``strategies``, which a user's
+own files of these names hide.
 """
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from client_app.dp_sgd import PrivateTraining as PrivateTraining
-    from client_app.dp_sgd import dp_sgd as dp_sgd
-    from client_app.private_updates import PrivateUpdates as PrivateUpdates
     from hdpfl_flower.config.run_config import RunConfig as RunConfig
+    from hdpfl_flower.doors.dp_sgd import PrivateTraining as PrivateTraining
+    from hdpfl_flower.doors.dp_sgd import dp_sgd as dp_sgd
+    from hdpfl_flower.doors.noise_aware import NoiseAware as NoiseAware
+    from hdpfl_flower.doors.private_updates import PrivateUpdates as PrivateUpdates
     from hdpfl_flower.errors import HDPFLError as HDPFLError
     from hdpfl_flower.estimators.client_bias import ClientDifferences as ClientDifferences
     from hdpfl_flower.estimators.client_bias import differences as differences
@@ -36,22 +38,20 @@ if TYPE_CHECKING:
     from hdpfl_flower.privacy.accounting import event_of as event_of
     from hdpfl_flower.privacy.noise import RandomStream as RandomStream
     from hdpfl_flower.versions import __version__ as __version__
-    from server_app.in_process.in_process_run import run_in_process as run  # noqa: F401
-    from strategies.averaging.weiavg import epsilon_weights as epsilon_weights
-    from strategies.core.base import HDPStrategy as HDPStrategy
-    from strategies.noise_aware.around_flower import NoiseAware as NoiseAware
-    from strategies.noise_aware.oracle import inverse_variance_weights as inverse_variance_weights
+    from hdpfl_flower.weighting.by_epsilon import epsilon_weights as epsilon_weights
+    from hdpfl_flower.weighting.inverse_variance import (
+        inverse_variance_weights as inverse_variance_weights,
+    )
 
 _PUBLIC = {
     "ClientDifferences": "hdpfl_flower.estimators.client_bias",
     "Gaussians": "hdpfl_flower.privacy.accounting",
     "HDPFLError": "hdpfl_flower.errors",
-    "HDPStrategy": "strategies.core.base",
     "Ledger": "hdpfl_flower.ledger.ledger",
-    "NoiseAware": "strategies.noise_aware.around_flower",
+    "NoiseAware": "hdpfl_flower.doors.noise_aware",
     "NoiseTracker": "hdpfl_flower.estimators.noise_tracker",
-    "PrivateTraining": "client_app.dp_sgd",
-    "PrivateUpdates": "client_app.private_updates",
+    "PrivateTraining": "hdpfl_flower.doors.dp_sgd",
+    "PrivateUpdates": "hdpfl_flower.doors.private_updates",
     "RandomStream": "hdpfl_flower.privacy.noise",
     "RunConfig": "hdpfl_flower.config.run_config",
     "Steps": "hdpfl_flower.privacy.accounting",
@@ -59,57 +59,28 @@ _PUBLIC = {
     "audit": "hdpfl_flower.privacy.audit",
     "calibrate": "hdpfl_flower.privacy.accounting",
     "differences": "hdpfl_flower.estimators.client_bias",
-    "dp_sgd": "client_app.dp_sgd",
+    "dp_sgd": "hdpfl_flower.doors.dp_sgd",
     "epsilon_of": "hdpfl_flower.privacy.accounting",
-    "epsilon_weights": "strategies.averaging.weiavg",
+    "epsilon_weights": "hdpfl_flower.weighting.by_epsilon",
     "event_of": "hdpfl_flower.privacy.accounting",
-    "inverse_variance_weights": "strategies.noise_aware.oracle",
+    "inverse_variance_weights": "hdpfl_flower.weighting.inverse_variance",
     "least_error_weights": "hdpfl_flower.estimators.client_bias",
     "project_private": "hdpfl_flower.linalg.projection",
-    "run": "server_app.in_process.in_process_run",
 }
 """Public name → module that defines it."""
-_OTHER_NAMES = {"run": "run_in_process"}
-"""Public names that differ from the name in their module."""
-_PACKAGES = ("client_app", "server_app", "strategies")
-"""Sibling packages of this project; a user's file may hide them."""
 
 __all__ = sorted(_PUBLIC)  # noqa: PLE0605 - the keys of a table
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name; raises ``ImportError`` if hidden by users' files."""
+    """Import a public name."""
     if name not in _PUBLIC:
         raise AttributeError(f"module 'hdpfl_flower' has no public name '{name}'")
-    module = _PUBLIC[name]
-    try:
-        definer = import_module(module)
-    except ModuleNotFoundError as error:
-        if hidden := _hidden_by():
-            raise ImportError(hidden) from None
-        if f"{module}.".startswith(f"{error.name}."):  # see fab-exclude
-            raise ImportError(
-                f"'{name}' is in the wheel of hdpfl-flower, and not in the app that Flower sends"
-            ) from None
-        raise
-    value = getattr(definer, _OTHER_NAMES.get(name, name), definer)
+    definer = import_module(_PUBLIC[name])
+    value = getattr(definer, name, definer)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_PUBLIC})
-
-
-def _hidden_by() -> str:
-    """Return the file that hides a package, with the remedy, or empty."""
-    for package in _PACKAGES:
-        loaded = sys.modules.get(package)
-        places = [getattr(loaded, "__file__", None), *getattr(loaded, "__path__", ())]
-        ours = Path(__file__).parents[1] / package
-        if other := next((p for p in places if p and not Path(p).is_relative_to(ours)), None):
-            return (
-                f"{other} hides the package '{package}' of hdpfl-flower; rename it, or start "
-                "Python from another folder"
-            )
-    return ""

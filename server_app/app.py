@@ -21,6 +21,7 @@ from hdpfl_flower.monitoring.influence import shares_line, warning_lines
 from hdpfl_flower.monitoring.journal import Event
 from hdpfl_flower.system.notice import send_notice
 from hdpfl_flower.system.patient import ask_again
+from hdpfl_flower.system.tools import tool
 from server_app.plots import draw_run
 from server_app.run.checkpointing import Checkpoints
 from server_app.run.replies import pull_once_more
@@ -114,9 +115,8 @@ def _with_own_task(config: dict[str, Any], grid: Grid) -> dict[str, Any]:
             "run config: 'dataset' names a file or a module, which is read in simulations alone; "
             "set it to site, with 'task', and let each profile's [data] name its own file"
         )
-    from hdpfl_flower.data.own_data.dataset import with_own_task
-
-    return with_own_task(config, Path.cwd())
+    own: dict[str, Any] = tool("simulation.own_data.dataset").with_own_task(config, Path.cwd())
+    return own
 
 
 def _show_own_lines() -> None:

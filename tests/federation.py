@@ -13,9 +13,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.models.networks import arrays_of, build_model
-from server_app.in_process.grid import LocalGrid
+from hdpfl_tools.simulation.in_process.grid import LocalGrid
 from strategies import check_strategy, make_strategy
 from strategies.core.base import parts_of, table_of
 from strategies.core.checks import read_checked

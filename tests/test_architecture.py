@@ -15,10 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from client_app.commands.approve import TOOLS
-
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app", "studies")
+PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app", "hdpfl_tools", "studies")
 EVERYWHERE = {"hdpfl_flower.errors", "hdpfl_flower.formats"}
 
 ROOMS_AND_IMPORTS = """
@@ -35,20 +33,21 @@ hdpfl_flower.measures.concordance:
 hdpfl_flower.models: hdpfl_flower.measures.concordance hdpfl_flower.system hdpfl_flower.work
 hdpfl_flower.monitoring: hdpfl_flower.system
 hdpfl_flower.measures: hdpfl_flower.models hdpfl_flower.measures.concordance
-hdpfl_flower.data: hdpfl_flower.config hdpfl_flower.models
-    hdpfl_flower.system hdpfl_flower.work
-hdpfl_flower.scenarios: hdpfl_flower.data hdpfl_flower.linalg hdpfl_flower.models
-    hdpfl_flower.system
+hdpfl_flower.data: hdpfl_flower.config hdpfl_flower.models hdpfl_flower.system hdpfl_flower.work
 hdpfl_flower.estimators: hdpfl_flower.linalg hdpfl_flower.models
 hdpfl_flower.clustering: hdpfl_flower.linalg hdpfl_flower.estimators
 hdpfl_flower.updates: hdpfl_flower.estimators
-hdpfl_flower.weights: hdpfl_flower.estimators hdpfl_flower.linalg hdpfl_flower.updates
 hdpfl_flower.local_steps: hdpfl_flower.config hdpfl_flower.updates
+hdpfl_flower.weighting: hdpfl_flower.config hdpfl_flower.estimators hdpfl_flower.linalg
+    hdpfl_flower.local_steps hdpfl_flower.updates
 hdpfl_flower.payloads:
 hdpfl_flower.wire: hdpfl_flower.config hdpfl_flower.models hdpfl_flower.payloads
+hdpfl_flower.reply_time: hdpfl_flower.config hdpfl_flower.system hdpfl_flower.wire
 hdpfl_flower.privacy: hdpfl_flower.work hdpfl_flower.after hdpfl_flower.config hdpfl_flower.data
     hdpfl_flower.linalg hdpfl_flower.models hdpfl_flower.system
+hdpfl_flower.engines: hdpfl_flower.models hdpfl_flower.privacy hdpfl_flower.system
 hdpfl_flower.ledger: hdpfl_flower.config hdpfl_flower.privacy hdpfl_flower.system
+hdpfl_flower.doors: hdpfl_flower
 strategies: hdpfl_flower strategies
 strategies.guards: hdpfl_flower
 strategies.core: hdpfl_flower strategies.guards strategies.server_step
@@ -63,37 +62,47 @@ strategies.splitting: hdpfl_flower strategies.core strategies.averaging strategi
 strategies.multi_model: hdpfl_flower strategies.core strategies.averaging strategies.personal
 client_app.site: hdpfl_flower
 client_app.training: hdpfl_flower client_app.site client_app.work
-client_app.work: hdpfl_flower client_app.site client_app.training.dpsgd
+client_app.work: hdpfl_flower client_app.site
 client_app.after_run: hdpfl_flower client_app.site client_app.training client_app.work
-client_app.worth: hdpfl_flower client_app.site client_app.training client_app.after_run
-    client_app.reports
-client_app.approval: client_app.site.app_digest hdpfl_flower.config.toml_text
-    hdpfl_flower.system
-client_app.approval.launcher:
-client_app.reports: hdpfl_flower
-client_app.private_updates: hdpfl_flower client_app.site.reply_time
-client_app.dp_sgd: hdpfl_flower client_app.training
 client_app: hdpfl_flower client_app.site client_app.training client_app.after_run
-client_app.commands: hdpfl_flower client_app.site client_app.training client_app.after_run
-    client_app.worth client_app.approval client_app.reports client_app.audit
 server_app: hdpfl_flower
 server_app.run: hdpfl_flower strategies
-server_app.monitoring: hdpfl_flower strategies.core
-server_app.reports: hdpfl_flower server_app.run server_app.plots
-server_app.reports.comparison_tables: hdpfl_flower server_app.run server_app.in_process
-    server_app.reports
-server_app.in_process: hdpfl_flower server_app.run client_app
 server_app.app: hdpfl_flower server_app.run server_app.plots
-server_app.project: hdpfl_flower strategies server_app.app server_app.template
-server_app.template: hdpfl_flower strategies.core
-server_app.commands: hdpfl_flower strategies server_app
-server_app.commands.demo: hdpfl_flower strategies server_app client_app.site
-server_app.commands.listing: hdpfl_flower strategies server_app studies
-server_app.commands.reproduce: hdpfl_flower strategies server_app studies
-studies: hdpfl_flower strategies studies server_app.run server_app.in_process server_app.plots
-    server_app.progress
-studies.framework: hdpfl_flower server_app.run server_app.in_process server_app.plots
-    server_app.progress
+hdpfl_tools: hdpfl_flower hdpfl_tools.simulation.in_process
+hdpfl_tools.shell: hdpfl_flower
+hdpfl_tools.measures: hdpfl_flower
+hdpfl_tools.tables: hdpfl_flower
+hdpfl_tools.tables.public_records: hdpfl_flower strategies.guards hdpfl_tools.simulation.own_data
+hdpfl_tools.contract: hdpfl_flower strategies
+hdpfl_tools.simulation: hdpfl_flower client_app server_app.run strategies.core hdpfl_tools.measures
+    hdpfl_tools.simulation.own_data hdpfl_tools.simulation.scenarios
+hdpfl_tools.simulation.scenarios: hdpfl_flower hdpfl_tools.simulation
+hdpfl_tools.simulation.own_data: hdpfl_flower hdpfl_tools.simulation hdpfl_tools.tables
+hdpfl_tools.simulation.in_process: hdpfl_flower server_app.run client_app strategies
+    hdpfl_tools.simulation
+hdpfl_tools.site: hdpfl_flower client_app hdpfl_tools.shell
+hdpfl_tools.site.ledger_checks: hdpfl_flower
+hdpfl_tools.site.worth: hdpfl_flower client_app.site client_app.training client_app.after_run
+    hdpfl_tools.site hdpfl_tools.measures hdpfl_tools.tables
+hdpfl_tools.site.approval: client_app.site.app_digest hdpfl_flower.config.toml_text
+    hdpfl_flower.system
+hdpfl_tools.site.approval.launcher:
+hdpfl_tools.site.reports: hdpfl_flower hdpfl_tools.site.ledger_checks hdpfl_tools.measures
+hdpfl_tools.site.commands: hdpfl_flower client_app hdpfl_tools.site hdpfl_tools.shell
+    hdpfl_tools.measures hdpfl_tools.tables
+hdpfl_tools.coordinator: hdpfl_flower hdpfl_tools.shell
+hdpfl_tools.coordinator.monitoring: hdpfl_flower strategies.core server_app.run hdpfl_tools.shell
+    hdpfl_tools.simulation.scenarios
+hdpfl_tools.coordinator.reports: hdpfl_flower server_app hdpfl_tools.measures
+    hdpfl_tools.simulation
+hdpfl_tools.coordinator.project: hdpfl_flower strategies server_app.app
+    hdpfl_tools.coordinator.template
+hdpfl_tools.coordinator.template: hdpfl_flower strategies.core
+hdpfl_tools.coordinator.commands: hdpfl_flower strategies server_app client_app.site
+    hdpfl_tools studies
+studies: hdpfl_flower strategies studies server_app.run server_app.plots hdpfl_tools
+studies.framework: hdpfl_flower server_app.run server_app.plots hdpfl_tools.simulation
+    hdpfl_tools.coordinator.progress
 """
 """Room: what it may import besides itself and ``EVERYWHERE``. The longest prefix counts."""
 MAY_IMPORT = {
@@ -101,9 +110,15 @@ MAY_IMPORT = {
     for room, allowed in re.findall(r"^(\S+):(.*(?:\n    .*)*)", ROOMS_AND_IMPORTS, re.M)
 }
 
-FLWR = {"hdpfl_flower.wire", "hdpfl_flower.system.patient"}
+FLWR = {
+    "hdpfl_flower.wire",
+    "hdpfl_flower.reply_time",
+    "hdpfl_flower.system.patient",
+    "hdpfl_flower.doors.noise_aware",
+    "hdpfl_flower.doors.private_updates",
+}
 """The only modules of ``hdpfl_flower`` that import Flower."""
-FLOWER_INSIDE = {"server_app.in_process.grid", "hdpfl_flower.system.patient"}
+FLOWER_INSIDE = {"hdpfl_tools.simulation.in_process.grid", "hdpfl_flower.system.patient"}
 """The only modules that import the inside of Flower's engines."""
 
 
@@ -213,12 +228,12 @@ def test_a_module_imports_what_its_room_may() -> None:
         ("strategies.core.x", "from strategies.averaging.fedavg import FedAvg"),
         ("client_app.site.x", "import strategies.core.base"),
         ("client_app.site.x", "from client_app.training.trainer import Trainer"),
-        ("client_app.app", "from client_app.commands import plan"),
-        ("client_app.approval.launcher", "from hdpfl_flower.config import terms"),
-        ("client_app.app", "from client_app.approval.fab import read_bundle"),
+        ("client_app.app", "from hdpfl_tools.site.commands import plan"),
+        ("hdpfl_tools.site.approval.launcher", "from hdpfl_flower.config import terms"),
+        ("client_app.app", "from hdpfl_tools.site.approval.fab import read_bundle"),
         ("hdpfl_flower.wire", "def f():\n    from server_app.run import rounds"),
         ("hdpfl_flower.linalg.x", "from hdpfl_flower.models import task"),
-        ("hdpfl_flower.privacy.x", "from hdpfl_flower.scenarios import budgets"),
+        ("hdpfl_flower.privacy.x", "from hdpfl_tools.simulation.scenarios import budgets"),
         ("hdpfl_flower.config.x", "from flwr.app import Message"),
         ("server_app.run.rounds", "from client_app.site.site import Site"),
         ("server_app.run.rounds", "from studies.framework import study"),
@@ -283,18 +298,38 @@ def test_a_strategy_has_at_most_25_public_members_and_three_levels() -> None:
     assert {name: number for name, number in levels.items() if number > 3} == {}
 
 
+APP = ("hdpfl_flower", "strategies", "client_app", "server_app")
+"""The packages of the app, all of them in the bundle that Flower sends."""
+NOT_AT_A_SITE = ("strategies", "server_app", "hdpfl_tools", "studies", "hdpfl_flower.doors",
+    "hdpfl_flower.estimators", "hdpfl_flower.clustering", "hdpfl_flower.weighting")  # fmt: skip
+"""Rooms that no message reaches at a site."""
+
+
+def reached(start: str) -> set[str]:
+    """Return the modules that ``start`` imports, by any number of steps, in functions too."""
+    modules, waiting, seen = frozenset(sources()), [start], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += [m for m in imported(sources()[name].read_text(), modules) if m in modules]
+    return seen
+
+
 def test_no_module_of_the_app_imports_a_tool() -> None:
-    """The app that Flower sends holds none of them."""
-    rooms = [name.removesuffix(".py").rstrip("/").replace("/", ".") for name in TOOLS]
-    tools = {name for name in sources() if any(under(name, room) for room in rooms)}
-    known = frozenset(sources())
-    assert all(any(under(name, room) for name in known) for room in rooms)
-    leaks = {
-        module: sorted(tools & {*imported(path.read_text(), known)})
-        for module, path in sources().items()
-        if module not in tools and not under(module, "studies")
-    }
-    assert {module: found for module, found in leaks.items() if found} == {}
+    """The one door is ``hdpfl_flower.system.tools.tool``; types come in no other way, either."""
+    for module, path in sources().items():
+        if module.partition(".")[0] in APP:
+            assert not re.findall(r"^\s*(?:from|import) hdpfl_tools\b", path.read_text(), re.M), (
+                module
+            )
+
+
+def test_a_site_reaches_no_tool_no_strategy_and_no_door() -> None:
+    modules = reached("client_app.app")
+    assert len(modules) > 50
+    assert [name for name in sorted(modules) if name.startswith(NOT_AT_A_SITE)] == []
+    assert "hdpfl_flower.estimators.noise_level" in reached("server_app.app")
 
 
 def test_a_class_name_exists_once() -> None:

@@ -14,9 +14,9 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from client_app.commands import app as site_app
-from hdpfl_flower.system.terminal import EXIT_CODES
-from server_app.commands import app
+from hdpfl_tools.coordinator.commands import app
+from hdpfl_tools.shell.terminal import EXIT_CODES
+from hdpfl_tools.site.commands import app as site_app
 
 APPS = {"hdpfl": app, "hdpfl-site": site_app}
 ONE_WORD = ({"--terms", "--run-config"}, {"--to", "--out"})
@@ -80,7 +80,7 @@ def test_the_short_help_ends_with_the_exit_codes(name: str) -> None:
 
 @pytest.mark.parametrize("name", APPS)
 def test_a_shell_completes_commands(name: str) -> None:
-    module = "server_app" if name == "hdpfl" else "client_app"
+    module = "hdpfl_tools.coordinator" if name == "hdpfl" else "hdpfl_tools.site"
     code = f"import sys; sys.argv[0] = '{name}'; from {module}.commands import main; main()"
     variable = f"_{name.upper().replace('-', '_')}_COMPLETE"
     own = {variable: "complete_bash", "COMP_WORDS": f"{name} re", "COMP_CWORD": "1"}
@@ -90,7 +90,7 @@ def test_a_shell_completes_commands(name: str) -> None:
 
 
 def test_usage_errors_end_with_2_and_ours_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    from server_app.commands import main
+    from hdpfl_tools.coordinator.commands import main
 
     for words, status in (
         (["compare", "--no-such"], 2),
@@ -105,10 +105,10 @@ def test_usage_errors_end_with_2_and_ours_with_1(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("modules", "heavy"),
     [
-        ("server_app.commands", {"torch", "flwr", "scipy", "sklearn", "matplotlib"}),
+        ("hdpfl_tools.coordinator.commands", {"torch", "flwr", "scipy", "sklearn", "matplotlib"}),
         # Of reports and rules: torch takes longer to import than a report to make.
         (
-            "strategies, server_app.reports.comparison_page",
+            "strategies, hdpfl_tools.coordinator.reports.comparison_page",
             {"torch", "scipy.stats", "sklearn", "matplotlib"},
         ),
     ],

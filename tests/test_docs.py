@@ -23,8 +23,8 @@ from pydantic import BaseModel, Field
 from hdpfl_flower.config.run_config import GROUPS, RunConfig
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import RoundUpdates
+from hdpfl_tools.contract import run_contract
 from strategies import SETTINGS_OWNERS, STRATEGIES, make_strategy
-from strategies.contract import run_contract
 from strategies.settings import setting_rows
 from tests.mutants.table import MUTANTS
 
@@ -67,9 +67,9 @@ def generated() -> dict[str, str]:
 def commands(name: str) -> dict[tuple[str, ...], set[str]]:
     """Return the options of every command of a command line."""
     if name == "hdpfl":
-        from server_app.commands import app
+        from hdpfl_tools.coordinator.commands import app
     else:
-        from client_app.commands import app
+        from hdpfl_tools.site.commands import app
     found: dict[tuple[str, ...], set[str]] = {}
     group: Any = typer.main.get_command(app)
     for outer, command in group.commands.items():
@@ -153,10 +153,17 @@ def test_every_key_that_a_page_sets_exists() -> None:
 
 def test_every_message_that_a_page_explains_is_in_the_code() -> None:
     """Of the messages in the tables *When something is wrong*; Flower's own are left out."""
-    templates = (ROOT / "client_app" / "commands" / "texts").glob("*.j2")
+    templates = (ROOT / "hdpfl_tools" / "site" / "commands" / "texts").glob("*.j2")
     said = "\n".join(path.read_text() for path in templates) + "\n".join(
         node.value
-        for room in ("hdpfl_flower", "client_app", "server_app", "strategies", "deploy")
+        for room in (
+            "hdpfl_flower",
+            "client_app",
+            "server_app",
+            "strategies",
+            "hdpfl_tools",
+            "deploy",
+        )
         for path in (ROOT / room).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
@@ -195,7 +202,7 @@ def test_the_api_page_describes_every_public_name() -> None:
 
     page = generated()["reference/api.md"]
     assert sorted(re.findall(r"^### `(\w+)`$", page, re.M)) == sorted(
-        name for name in hdpfl_flower.__all__ if name != "__version__"
+        {*hdpfl_flower.__all__, "run", "HDPStrategy"} - {"__version__"}
     )
     assert "**Raises**\n\n* `AccountingError`: " in page
     assert not re.search(r"^={4,}|^::: |^>>> (?!.*\n)|:func:`", page, re.M)

@@ -18,7 +18,6 @@ from flwr.proto.recorddict_pb2 import RecordDict as Proto
 from safetensors.numpy import save_file
 
 from client_app.after_run.final_model import load_final_model
-from client_app.commands import main
 from client_app.site.refusals import read_refusals
 from client_app.training.ditto import kept_personal_path, load_personal_model
 from hdpfl_flower import formats, wire
@@ -33,14 +32,15 @@ from hdpfl_flower.errors import (
 )
 from hdpfl_flower.ledger.account import Request
 from hdpfl_flower.ledger.hash_chain import Chain
-from hdpfl_flower.ledger.invariants import check_entries
 from hdpfl_flower.ledger.ledger import Ledger
-from hdpfl_flower.ledger.recompute import read_plan, recompute_epsilon
 from hdpfl_flower.monitoring.journal import finished_rounds, read_journal
 from hdpfl_flower.monitoring.rejection import Rejection, rejections_in
 from hdpfl_flower.privacy.plan import Plan
 from hdpfl_flower.versions import __version__
-from server_app.monitoring.run_series import tally
+from hdpfl_tools.coordinator.monitoring.run_series import tally
+from hdpfl_tools.site.commands import main
+from hdpfl_tools.site.ledger_checks.invariants import check_entries
+from hdpfl_tools.site.ledger_checks.recompute import read_plan, recompute_epsilon
 from server_app.run.checkpoint import read_checkpoint, write_checkpoint
 from tests.client_app.messages import model_in, send
 from tests.client_app.messages import terms_of as terms_of_message

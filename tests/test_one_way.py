@@ -22,7 +22,7 @@ from tests.client_app.messages import config_of, make_site, model_of, send
 from tests.federation import ScriptedGrid
 
 ROOT = Path(__file__).parents[1]
-OURS = ("hdpfl_flower", "client_app", "server_app", "strategies")
+OURS = ("hdpfl_flower", "client_app", "server_app", "strategies", "hdpfl_tools")
 MOST = 44
 """Files; 40 before a site was opened once a message, and before a round found its head once. Since
 then: the server's step, its schedule and the reported model; a site's own names, units and dates,
@@ -99,7 +99,7 @@ def test_few_files_lie_between_a_row_and_the_model(tmp_path: Path) -> None:
     finally:
         HDPStrategy.aggregate_train = combine  # type: ignore[method-assign]
     assert len(result.rounds[0]["accepted"]) == 3
-    assert {"client_app/training/dpsgd.py", "hdpfl_flower/data/table_reader.py"} <= files.found
+    assert {"hdpfl_flower/engines/dpsgd.py", "hdpfl_flower/data/table_reader.py"} <= files.found
     assert "strategies/averaging/fedavg.py" in after.found
     way = sorted(files.found | after.found)
     assert len(way) <= MOST, "\n".join(way)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app")
+PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app", "hdpfl_tools")
 SOURCE = ("pyproject.toml", "README.md", "LICENSE", *PACKAGES, "studies")
 
 pytestmark = pytest.mark.slow
@@ -74,7 +74,7 @@ def test_the_wheel_holds_the_packages_and_their_data_alone(wheel: Path) -> None:
 
 
 def test_what_runs_is_the_installed_package(installed: Path, tmp_path: Path) -> None:
-    code = "import server_app.commands as m; print(m.__file__)"
+    code = "import hdpfl_tools.coordinator.commands as m; print(m.__file__)"
     where = run(installed / "python", "-c", code, cwd=tmp_path, home=tmp_path)
     assert Path(where.strip()).is_relative_to(installed.parent)
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from flwr.common.config import flatten_dict
 
-from client_app.commands.approve import TOOLS
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.versions import __version__
 from server_app.app import RESUME_FROM
@@ -109,7 +108,6 @@ def test_the_bundle_is_the_four_packages_and_nothing_else(tmp_path: Path) -> Non
         str(path.relative_to(ROOT))
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
-        if not path.relative_to(ROOT).as_posix().startswith(TOOLS)
     }
     schemas = {
         str(p.relative_to(ROOT)) for p in (ROOT / "hdpfl_flower/data/schemas").glob("*.toml")
@@ -119,9 +117,10 @@ def test_the_bundle_is_the_four_packages_and_nothing_else(tmp_path: Path) -> Non
     assert shipped == modules | schemas | others
 
 
-@pytest.mark.parametrize("file", ["pyproject.toml", "server_app/template/project.toml"])
-def test_the_bundle_leaves_out_the_tools(file: str) -> None:
+@pytest.mark.parametrize(
+    "file", ["pyproject.toml", "hdpfl_tools/coordinator/template/project.toml"]
+)
+def test_the_bundle_is_the_four_packages_whole(file: str) -> None:
     app = tomllib.loads((ROOT / file).read_text())["tool"]["flwr"]["app"]
-    assert sorted(name.strip("/").removesuffix("**") for name in app["fab-exclude"]) == sorted(
-        TOOLS
-    )
+    assert "fab-exclude" not in app
+    assert not [pattern for pattern in app["fab-include"] if "hdpfl_tools" in pattern]

@@ -18,8 +18,6 @@ from client_app.after_run.personal_model import (
 from client_app.after_run.prior import count_labels, log_prior, mean_offset, sum_residuals
 from client_app.site.site import Site
 from client_app.training.ditto import load_personal_model, personal_path
-from client_app.training.dpsgd import Phase, train
-from client_app.training.engine_choice import engine_for
 from client_app.training.plain_sgd import (
     LocalJob,
     network_for,
@@ -28,6 +26,8 @@ from client_app.training.plain_sgd import (
 )
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.engines.dpsgd import Phase, train
+from hdpfl_flower.engines.engine_choice import engine_for
 from hdpfl_flower.models.networks import Arrays, flatten, unflatten
 from hdpfl_flower.models.parts import parts_of
 from hdpfl_flower.models.task import Task

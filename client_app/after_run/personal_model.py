@@ -18,12 +18,10 @@ import numpy.typing as npt
 from client_app.after_run.final_model import metadata_of, terms_in
 from client_app.after_run.shrinkage import shrunk_deviation
 from client_app.site.personal_state import load_state, personal_state_path
-from client_app.site.simulated import simulated_ledger
 from client_app.site.site import Site
 from client_app.work import local_work
-from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.evaluation import predict
 from hdpfl_flower.models.networks import Arrays, flatten, layout_of, unflatten
@@ -87,9 +85,7 @@ def kind_of(terms: RunTerms) -> Kind:
 
 def personal_model_path(site: Site) -> Path:
     """Return the path of a personal model; raises ``Declined`` without folder."""
-    if site.profile.state is not None:
-        return personal_model_file(site.profile.state.path, site.terms.run_id)
-    return personal_state_path(site).with_name("model.safetensors")
+    return personal_model_file(personal_state_path(site).parent, site.terms.run_id)
 
 
 def check_folder(site: Site) -> None:
@@ -105,11 +101,6 @@ def check_folder(site: Site) -> None:
 def personal_model_file(folder: Path, run_id: str) -> Path:
     """Return the path of a run's personal model in a folder."""
     return folder / f"own-model-{hashlib.sha256(run_id.encode()).hexdigest()[:32]}.safetensors"
-
-
-def simulated_model_path(config: RunConfig, index: int) -> Path:
-    """Return the path of a simulated site's personal model."""
-    return simulated_ledger(config, index).with_name("model.safetensors")
 
 
 def assemble(site: Site, shared: Arrays, last_round: int) -> Arrays:

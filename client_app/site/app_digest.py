@@ -1,7 +1,7 @@
 """SHA-256 of the running app, to which approvals are bound.
 
-Where a site's launcher pins apps (``client_app/approval/launcher.py``) it is the bundle's, which
-names the folder that the code runs from. Anywhere else it is computed from all files of the
+Where a site's launcher pins apps (``hdpfl_tools/site/approval/launcher.py``) it is the bundle's,
+which names the folder that the code runs from. Anywhere else it is computed from all files of the
 packages, but for Python's own ``__pycache__``;
 whoever sends other code there can send code that answers anything, so that only a pinned app makes
 an approval binding.

@@ -16,9 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from client_app.site.simulated import simulated_ledger
 from client_app.site.site import Site
-from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import DataError, Declined, Reason
 from hdpfl_flower.system.files import replace_file
@@ -57,24 +55,18 @@ def personal_state_path(site: Site) -> Path:
     Raises:
         Declined: the profile names no folder for it.
     """
-    if site.profile.state is not None:
-        return kept_state_path(site.profile.state.path, site.terms)
-    if site.index is None or site.config is None:
+    folder = site.state_folder
+    if folder is None:
         raise Declined(
             Reason.PROFILE,
             "[state] is missing: the run keeps a model of its own at the site; set 'state.path'",
         )
-    return simulated_state_path(site.config, site.index[0])
+    return kept_state_path(folder, site.terms)
 
 
 def kept_state_path(folder: Path, terms: RunTerms) -> Path:
     """Return the path of a run's state in a folder, unique."""
     return folder / f"part-{hashlib.sha256(terms.run_id.encode()).hexdigest()[:32]}.safetensors"
-
-
-def simulated_state_path(config: RunConfig, index: int) -> Path:
-    """Return the path of a simulated site's state."""
-    return simulated_ledger(config, index).with_name("part.safetensors")
 
 
 def load_state(path: Path) -> PersonalState:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -18,35 +20,22 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 
-from client_app.site.simulated import (
-    InProcessContext,
-    Taken,
-    Trained,
-    draw_profile,
-    may_draw,
-    node_index,
-    nominal_noise,
-    simulated_config,
-    simulated_ledger,
-    simulated_records,
-)
 from hdpfl_flower.config.data_source import NOBODY, Withdrawn
-from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.profile import LedgerPaths, Profile
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.data.stated_task import is_own
-from hdpfl_flower.errors import Declined, Reason, WireError
-from hdpfl_flower.ledger.account import ChargedPlan
-from hdpfl_flower.ledger.in_memory import SimulatedLedger
-from hdpfl_flower.ledger.ledger import Ledger
-from hdpfl_flower.ledger.withdrawals import account_at, withdrawn_by
+from hdpfl_flower.errors import Declined, InstallationError, Reason, WireError
+from hdpfl_flower.ledger.account import Account, ChargedPlan
+from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.ledger.withdrawals import withdrawn_by
 from hdpfl_flower.models.networks import Arrays, layout_of, megabytes_of
 from hdpfl_flower.models.parts import select
 from hdpfl_flower.models.task import Embedding, Records, Task
 from hdpfl_flower.privacy.plan import Plan, make_plan
 from hdpfl_flower.privacy.policy import check_unchanged
 from hdpfl_flower.system.files import replace_file
+from hdpfl_flower.system.tools import tool
 
 if TYPE_CHECKING:
     from hdpfl_flower.privacy.noise import ReleaseStreams
@@ -60,34 +49,58 @@ MOST_ARRAYS, MOST_DIMENSIONS, MOST_NAME = 100_000, 8, 500
 
 @dataclass(frozen=True, repr=False)
 class Site:
-    """A site, opened for one message and closed with it.
+    """A site, opened for one message and closed with it: here the operator's.
+
+    A simulation has sites of its own (``hdpfl_tools/simulation/sites.py``).
 
     Attributes:
         profile: its private terms.
         terms: the public terms of the run it is asked about.
-        index: its partition and the number of partitions, if simulated; else None.
         memory: of the node, from message to message of a run, as long as it is up.
-        in_process: whether it lives in the server's own process, its ledger in memory.
-        config: source of a simulated site's draws, and the folder of its run; else None.
-        trained: local training that the server's process has done already; empty anywhere else.
-        taken: releases that it has reserved for that training; empty anywhere else.
-        asked: facts that the strategy reads in the server's process; None: all disclosed ones.
     """
 
     profile: Profile
     terms: RunTerms
-    index: tuple[int, int] | None
     memory: RecordDict = field(default_factory=RecordDict, compare=False)
-    in_process: bool = False
-    config: RunConfig | None = None
-    trained: Trained = field(default_factory=dict, compare=False)
-    taken: Taken = field(default_factory=dict, compare=False)
-    asked: frozenset[str] | None = None
 
     @property
     def simulated(self) -> bool:
         """Whether noise comes from a seed."""
-        return self.index is not None
+        return False
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the site lives in the server's own process."""
+        return False
+
+    @property
+    def partition(self) -> int | None:
+        """Number of a simulated site; else None."""
+        return None
+
+    @property
+    def state_folder(self) -> Path | None:
+        """Folder of the models and states that stay at the site, if any."""
+        return self.profile.state.path if self.profile.state else None
+
+    def tells(self, fact: str) -> bool:
+        """Return whether a disclosed fact is asked for; a deployed site cannot know."""
+        del fact
+        return True
+
+    def trained(self, digest: str, purpose: str) -> npt.NDArray[np.float32] | None:
+        """Return the result of training that is done already; only simulations have some."""
+        del digest, purpose
+        return None
+
+    def reserved(self, digest: str, kind: str) -> Reservation | bytes | None:
+        """Return a release that is reserved already; only simulations have some."""
+        del digest, kind
+        return None
+
+    def nominal_noise(self) -> Callable[[int], float] | None:
+        """Return a paper's formula of the noise; None: the plan's own search."""
+        return None
 
     @cached_property
     def task(self) -> Task:
@@ -103,11 +116,6 @@ class Site:
     @cached_property
     def ledger(self) -> Ledger:
         """The site's ledger, verified; raises ``LedgerError`` where it cannot be used."""
-        if self.index is not None and self.config is not None:
-            budget = self.profile.budget
-            path = simulated_ledger(self.config, self.index[0])
-            opened = _ledger_in_memory if self.in_process else _ledger_in_file
-            return opened(path, budget.epsilon, budget.delta)
         if self.profile.ledger is None:
             raise Declined(
                 Reason.PROFILE, "[ledger] is missing; a site without a ledger releases nothing"
@@ -128,20 +136,14 @@ class Site:
             plan = frozen.read()
             check_unchanged(frozen.read_terms(), self.terms, plan)
             return plan, frozen
-        plan = make_plan(
-            self.profile,
-            self.terms,
-            nominal_noise=nominal_noise(self.profile, self.terms),
-        )
+        plan = make_plan(self.profile, self.terms, nominal_noise=self.nominal_noise())
         return plan, ChargedPlan(plan.to_json(), self.terms.to_json(), plan.epsilon, plan.delta)
 
     def streams(self, server_round: int, kind: str) -> ReleaseStreams:
         """Return fresh randomness of a release; seeded only in simulations."""
         from hdpfl_flower.privacy.noise import ReleaseStreams
 
-        if self.profile.simulation is not None and self.index is not None:
-            seed, site = self.profile.simulation.seed, str(self.index[0])
-            return ReleaseStreams.simulated(seed, site, server_round, kind)
+        del server_round, kind
         # Keys of the operating system, new for each release: a deployed ClientApp is a new process
         # a message, where a seeded generator would repeat its noise.
         return ReleaseStreams.fresh()
@@ -151,9 +153,12 @@ class Site:
         data, paths = self.profile.data, self.profile.ledger
         if data is None or paths is None:
             return NOBODY
-        # A simulated site has a ledger of its own, and heeds the site's.
-        account = account_at(paths) if self.simulated else self.ledger.account()
-        return withdrawn_by(account, data, paths.path)
+        return withdrawn_by(self._account(paths), data, paths.path)
+
+    def _account(self, paths: LedgerPaths) -> Account:
+        """Return the account that knows of withdrawals."""
+        del paths
+        return self.ledger.account()
 
     def training_records(self) -> Records:
         """Return the records to train on; raises ``DataError`` where the source cannot be read."""
@@ -169,6 +174,10 @@ class Site:
 
     @cached_property
     def _records(self) -> tuple[Records, Records | None, Records]:
+        return self._read_records()
+
+    def _read_records(self) -> tuple[Records, Records | None, Records]:
+        """Return the records of ``[data]``: to train on, to test on, and one a unit."""
         if self.profile.data is not None:
             from hdpfl_flower.data.site_data import read_site_data
 
@@ -179,9 +188,6 @@ class Site:
             source = self.profile.data.without(self._withdrawn)
             data = read_site_data(source, task, self.terms.schema_text)
             return data.train, data.test, data.train if data.units is None else data.units
-        if self.index is not None and self.config is not None:
-            train, test = simulated_records(self.config, *self.index)
-            return train, test, train
         raise Declined(Reason.PROFILE, "[data] is missing; say where the site's records lie")
 
 
@@ -266,14 +272,12 @@ def allowed_layout(profile: Profile, spec: str, task: Task) -> Arrays:
     return layout_of(spec, task)
 
 
-def node_profile(context: Context) -> Profile | None:
-    """Return the profile that the node's configuration names, if any.
+class SiteContext(Context):
+    """Context of a node that brings its site, as a simulation's does."""
 
-    Raises:
-        ProfileError: the file is missing or wrong.
-    """
-    path = context.node_config.get("profile")
-    return Profile.load(Path(path).expanduser()) if isinstance(path, str) else None
+    def open_site(self, terms: RunTerms, profile: Profile | None) -> Site:
+        """Return the site; arguments and errors as :func:`open_site`."""
+        raise NotImplementedError
 
 
 def open_site(context: Context, terms: RunTerms, profile: Profile | None) -> Site:
@@ -282,86 +286,41 @@ def open_site(context: Context, terms: RunTerms, profile: Profile | None) -> Sit
     Args:
         context: Flower's, of the node.
         terms: of the message.
-        profile: as :func:`node_profile` returns it; where it is None, that of a simulated site is
-            drawn.
+        profile: as ``node_profile`` returns it; where it is None, a simulation draws one.
 
     Raises:
         Declined: there is no profile, or the terms name a user's own data set, and this is no
-            simulation in process or under Ray.
+            simulation.
     """
-    if is_own(terms.dataset) and not may_draw(context):
-        # The terms are a server's text: no path of theirs is opened here, no module imported.
+    if isinstance(context, SiteContext):
+        return context.open_site(terms, profile)
+    # Neither the server nor a configuration file can start Ray here.
+    ray = sys.modules.get("ray")
+    under_ray = bool(ray and ray.is_initialized())
+    if under_ray or (profile is not None and profile.simulated):
+        try:
+            simulation = tool("simulation.sites")
+        except InstallationError as reason:
+            raise Declined(Reason.OTHER, f"a simulated site: {reason}") from None
+        site: Site = simulation.open_simulated(context, terms, profile)
+        return site
+    if profile is None:
+        raise Declined(
+            Reason.OTHER, "the node config names no 'profile': a deployed site needs one"
+        )
+    check_no_own_dataset(terms)
+    return Site(profile, terms, context.state)
+
+
+def check_no_own_dataset(terms: RunTerms) -> None:
+    """Decline terms that name a user's own data set.
+
+    Raises:
+        Declined: the terms are a server's text: no path of theirs is opened, no module imported.
+    """
+    if is_own(terms.dataset):
         raise Declined(
             Reason.POLICY,
             "'dataset' names a file or a module, which only a simulation in process or under Ray "
             "reads; a deployed run sets 'dataset' to site",
         )
-    if profile is not None:
-        if not profile.simulated:
-            return _at(context, profile, terms, None)
-        return _at(context, profile, terms, node_index(context), simulated_config(context, terms))
-    if not may_draw(context):
-        raise Declined(
-            Reason.OTHER, "the node config names no 'profile': a deployed site needs one"
-        )
-    index, number = node_index(context)
-    config = simulated_config(context, terms)
-    profile = draw_profile(config, index, number)
-    return _at(context, profile, terms, (index, number), config)
-
-
-def _at(
-    context: Context,
-    profile: Profile,
-    terms: RunTerms,
-    index: tuple[int, int] | None,
-    config: RunConfig | None = None,
-) -> Site:
-    if isinstance(context, InProcessContext):
-        return Site(
-            profile,
-            terms,
-            index,
-            context.state,
-            not context.ledger_in_file,
-            config,
-            context.trained,
-            context.taken,
-            context.asked,
-        )
-    return Site(profile, terms, index, context.state, config=config)
-
-
-_LEDGERS: dict[Path, Ledger] = {}
-_OPEN_FILES = 128
-"""Ledgers that an actor of a simulation of thousands keeps open; the one used longest ago is closed
-first."""
-
-
-def _ledger_in_memory(path: Path, epsilon: float, delta: float) -> Ledger:
-    """Return the ledger of a site in this process; ``path`` gets it from :func:`close_ledgers`."""
-    if path not in _LEDGERS:
-        _LEDGERS[path] = SimulatedLedger(path, epsilon, delta)
-    return _LEDGERS[path]
-
-
-def _ledger_in_file(path: Path, epsilon: float, delta: float) -> Ledger:
-    """Return the ledger at ``path``, made if missing; kept open."""
-    if path not in _LEDGERS:
-        if path.is_file():
-            _LEDGERS[path] = Ledger(path, durable=False)
-            if not _LEDGERS[path].account().cap_epsilon:  # a crash between its file and its cap
-                _LEDGERS[path].raise_cap(epsilon, delta)
-        else:
-            _LEDGERS[path] = Ledger.create(path, epsilon, delta, durable=False)
-    # Popped and put back, so that dicts' order is that of the last use: the first one is closed.
-    _LEDGERS[path] = ledger = _LEDGERS.pop(path)
-    while len(_LEDGERS) > _OPEN_FILES:
-        _LEDGERS.pop(next(iter(_LEDGERS))).close()
-    return ledger
-
-
-def close_ledgers() -> None:
-    """Close the open ledgers of simulated sites, with files for those in memory."""
-    while _LEDGERS:
-        _LEDGERS.popitem()[1].close()

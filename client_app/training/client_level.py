@@ -24,7 +24,6 @@ import torch
 
 from client_app.site.personal_state import PersonalState
 from client_app.site.site import Site
-from client_app.training.dpsgd import Phase
 from client_app.training.plain_sgd import (
     LocalJob,
     Vector,
@@ -35,6 +34,7 @@ from client_app.training.plain_sgd import (
 from client_app.training.trainer import enough_memory, read_models, use_threads
 from client_app.work import own_round
 from hdpfl_flower import wire
+from hdpfl_flower.engines.dpsgd import Phase
 from hdpfl_flower.errors import Declined, Reason
 from hdpfl_flower.models.networks import Arrays, flatten
 from hdpfl_flower.privacy.central_dp import clip_update
@@ -129,9 +129,8 @@ class ClientLevelTrainer:
         if plan is None and terms.noise != "server":
             raise Declined(Reason.TERMS, "an update without noise is for noise = 'server' alone")
         streams = self._site.streams(server_round, UPDATE)
-        # Left by in_process.py for this very request; taken out, so that no other release can use
-        # it.
-        end, start = self._site.trained.pop((self._instructions.digest, UPDATE), None), self.start
+        # Stacked training of a simulation may have left it for this very request.
+        end, start = self._site.trained(self._instructions.digest, UPDATE), self.start
         if end is None:
             job = self.job(streams.sampling)
             end, start = train_or_stay(self._network, job, terms.learning_rate), job.first

@@ -20,11 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from client_app.site.simulated import simulated_ledger
 from client_app.site.site import Site
-from client_app.training.dpsgd import Pull, train
-from client_app.training.engine_choice import engine_for
-from client_app.training.engines import Engine
 from client_app.training.plain_sgd import (
     LocalJob,
     Vector,
@@ -32,8 +28,10 @@ from client_app.training.plain_sgd import (
     shuffled_batches,
     train_or_stay,
 )
-from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.engines.dpsgd import Pull, train
+from hdpfl_flower.engines.engine_choice import engine_for
+from hdpfl_flower.engines.engines import Engine
 from hdpfl_flower.errors import DataError, HDPFLError
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.noise import ReleaseStreams
@@ -79,7 +77,7 @@ def _train(site: Site, instructions: Instructions, shared: Vector) -> None:
     if path is None:
         log.info("no personal model: the profile has no [state]")
         return
-    end = site.trained.pop((instructions.digest, PERSONAL), None)
+    end = site.trained(instructions.digest, PERSONAL)
     # A second pass would start from the result of the first: the resumed run would differ.
     if site.simulated and kept_round(path) == instructions.server_round:
         return  # a simulation's round is done again after a crash; this part of it is done
@@ -143,7 +141,7 @@ def train_personal_privately(  # noqa: PLR0913 - the last by name
         it: a round of both is ``2 · plan.steps.count`` steps with the same q and z.
 
     Raises:
-        TermsError: λ or the global model is wrong, as for :func:`client_app.training.dpsgd.train`.
+        TermsError: λ or the global model is wrong, as for :func:`hdpfl_flower.engines.dpsgd.train`.
     """
     return personal + train(
         engine, personal, records, plan, learning_rate, streams, physical_batch, pull=pull
@@ -172,11 +170,8 @@ def personal_job(site: Site, instructions: Instructions, shared: Vector) -> Loca
 
 def personal_path(site: Site) -> Path | None:
     """Return the path of a run's personal model, or None."""
-    if site.profile.state is not None:
-        return kept_personal_path(site.profile.state.path, site.terms)
-    if site.index is None or site.config is None:
-        return None
-    return simulated_personal_path(site.config, site.index[0])
+    folder = site.state_folder
+    return kept_personal_path(folder, site.terms) if folder else None
 
 
 def _kind_of(terms: RunTerms) -> str:
@@ -194,11 +189,6 @@ def kept_personal_path(folder: Path, terms: RunTerms) -> Path:
     # JSON separates the two: no run id can imitate the pair of another.
     named = json.dumps([terms.run_id, _kind_of(terms)])
     return folder / f"personal-{hashlib.sha256(named.encode()).hexdigest()[:32]}.safetensors"
-
-
-def simulated_personal_path(config: RunConfig, index: int) -> Path:
-    """Return the path of a simulated site's personal model."""
-    return simulated_ledger(config, index).with_name("personal.safetensors")
 
 
 def load_personal_model(path: Path, size: int, kind: str = "") -> Vector | None:

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from client_app.training.allocator import keep_freed_memory
-from client_app.training.dpsgd import Phase
+from hdpfl_flower.engines.allocator import keep_freed_memory
+from hdpfl_flower.engines.dpsgd import Phase
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.losses import training_loss
 from hdpfl_flower.models.networks import build_model

@@ -13,16 +13,14 @@ import torch
 
 from client_app.site.personal_state import PersonalState, Vector
 from client_app.site.site import TOO_LARGE, Site
-from client_app.training.dpsgd import Phase, pull_share, rehearsal_size, settle, train
-from client_app.training.engine_choice import engine_for
-from client_app.training.engines import Engine, rehearse
 from client_app.training.last_step import last_step
-from client_app.training.stacked_dpsgd import PrivateJob
-from client_app.training.unit_engines import UnitEngine
 from client_app.work import own_round
 from client_app.work.base import Course
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.engines.dpsgd import Phase, pull_share, rehearsal_size, settle, train
+from hdpfl_flower.engines.engine_choice import engine_for
+from hdpfl_flower.engines.engines import Engine, rehearse
 from hdpfl_flower.errors import Declined, Reason
 from hdpfl_flower.models.networks import Arrays, flatten
 from hdpfl_flower.models.parts import parts_of
@@ -44,6 +42,10 @@ class Trainer:
         models: of the message, checked.
         size: d, the number of trainable parameters.
         start: the model to train, shape ``(d,)``; the message's first until :meth:`choose`.
+        engine: of the clipped sums.
+        personal: round of a site with a vector of its own; else None.
+        pull: λ and the model that each step is pulled to; None: no pull.
+        offset: movement of the whole round; None: none.
     """
 
     def __init__(self, site: Site, instructions: Instructions) -> None:
@@ -63,29 +65,29 @@ class Trainer:
         size = sum(array.size for array in self.models[0].values())
         if terms.needs_head:
             parts_of(terms.model, site.task)  # of the tuning after the last round, too
-        self._personal = own_round(site, instructions.server_round, size)
+        self.personal = own_round(site, instructions.server_round, size)
         self.choose(0)
         self.size = len(self.start)
         self._after: PersonalState | None = None
         use_threads(training.torch_threads or available_cores())
         device = pick_device(training.device)
         with enough_memory("physical-batch"):
-            self._engine, self._physical = engine_at(site.profile, terms.model, site.task, device)
+            self.engine, self._physical = engine_at(site.profile, terms.model, site.task, device)
             if not site.simulated:
                 # Here, before a release is reserved: a failure for want of memory costs no budget.
-                settle(self._engine, training.batch_size, self._physical)
-                rehearse(self._engine, rehearsal_size(training.batch_size, self._physical))
+                settle(self.engine, training.batch_size, self._physical)
+                rehearse(self.engine, rehearsal_size(training.batch_size, self._physical))
 
     def choose(self, index: int) -> None:
         """Start from model ``index`` of the message; the same request, whichever it is."""
         site, instructions, terms = self._site, self._instructions, self._instructions.terms
         self.start = flatten(self.models[index])
         anchor = flatten(self.models[1]) if instructions.use == wire.PULL else self.start
-        self._pull = (terms.pull, self._whole(anchor)) if terms.pull else None
-        self._offset = flatten(self.models[1]) if instructions.use == wire.OFFSET else None
-        if self._offset is not None and self._personal is not None:
+        self.pull = (terms.pull, self._whole(anchor)) if terms.pull else None
+        self.offset = flatten(self.models[1]) if instructions.use == wire.OFFSET else None
+        if self.offset is not None and self.personal is not None:
             raise Declined(Reason.TERMS, "an offset goes without personal parts and masks")
-        pull_share(self._pull, terms.learning_rate)
+        pull_share(self.pull, terms.learning_rate)
         # Here, not after the training: a wrong model in the memory is refused before a release.
         self._direction = last_step(site.memory, instructions, self.start, site.layout)
 
@@ -98,18 +100,17 @@ class Trainer:
         if plan is None:
             raise Declined(Reason.TERMS, "no plan pays for an update")
         terms, server_round = self._instructions.terms, self._instructions.server_round
-        round_plan, personal = plan.round(server_round, terms.clip_norm), self._personal
-        course = Course(pull=self._pull, offset=self._offset)
+        round_plan, personal = plan.round(server_round, terms.clip_norm), self.personal
+        course = Course(pull=self.pull, offset=self.offset)
         if personal is not None:
             planned = personal.course(
                 round_plan.steps.count, self.start, lambda phase: self._select(phase, round_plan)
             )
-            course = replace(planned, pull=planned.pull or self._pull)
+            course = replace(planned, pull=planned.pull or self.pull)
             left = round_plan.steps.count - terms.extra_steps
             round_plan = replace(round_plan, steps=replace(round_plan.steps, count=left))
-        # Left by in_process.py for this very request; taken out, so that no other release can use
-        # it.
-        update = self._site.trained.pop((self._instructions.digest, UPDATE), None)
+        # Stacked training of a simulation may have left it for this very request.
+        update = self._site.trained(self._instructions.digest, UPDATE)
         if update is None:
             update = self._train(round_plan, UPDATE, course)
         if personal is not None:
@@ -123,24 +124,6 @@ class Trainer:
             return wire.encode_update(self._direction.project(update))
         return wire.encode_update(update)
 
-    def job(self, plan: Plan) -> PrivateJob | None:
-        """Return the round for joint training of simulated sites, or None.
-
-        A deployed site trains by itself: in a stack no number of a record is proven to be its own
-        to the last bit. So do a part of the model, phases, an offset and units of several records.
-        """
-        alone = self._personal is not None or self._offset is not None
-        if not self._site.simulated or alone or isinstance(self._engine, UnitEngine):
-            return None
-        server_round = self._instructions.server_round
-        return PrivateJob(
-            self.start,
-            self._site.training_records(),
-            plan.round(server_round, self._instructions.terms.clip_norm),
-            self._site.streams(server_round, UPDATE),
-            self._pull,
-        )
-
     def keep(self, *, replayed: bool, plan: Plan | None) -> None:
         """Store the site's own part after the round; called once the release is sealed.
 
@@ -149,7 +132,7 @@ class Trainer:
                 but where a simulation's process died before it was stored.
             plan: of the run.
         """
-        personal = self._personal
+        personal = self.personal
         if personal is None or personal.state.server_round >= self._instructions.server_round:
             return
         if replayed and self._site.simulated:
@@ -158,7 +141,7 @@ class Trainer:
             personal.save(self._after)
 
     def _whole(self, shared: Vector) -> Vector:
-        return shared if self._personal is None else self._personal.whole(shared)
+        return shared if self.personal is None else self.personal.whole(shared)
 
     def _select(self, phase: Phase, plan: RoundPlan) -> Vector:
         """Return the update that selects a mask: noisy and charged, or clean in a simulation."""
@@ -173,7 +156,7 @@ class Trainer:
     def _train(self, plan: RoundPlan, kind: str, course: Course) -> Vector:
         site, instructions = self._site, self._instructions
         return train(
-            self._engine,
+            self.engine,
             self._whole(self.start),
             site.training_units(),
             plan,

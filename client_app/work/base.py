@@ -21,8 +21,8 @@ from client_app.site.personal_state import (
     save_state,
 )
 from client_app.site.site import Site
-from client_app.training.dpsgd import Phase, Pull
 from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.engines.dpsgd import Phase, Pull
 from hdpfl_flower.errors import DataError, Declined, Reason
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.work import Work

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from scipy.special import expit
 
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.measures.bootstrap import Floats
 from hdpfl_flower.models.task import Task
+
+Floats = npt.NDArray[np.float64]
 
 BINS = 24
 """Score bins for each of the two classes."""

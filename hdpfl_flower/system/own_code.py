@@ -122,5 +122,5 @@ def is_own(file: str) -> bool:
     installed = {"site-packages", "dist-packages"} & set(path.parts)
     if installed or path.is_relative_to(Path(traceback.__file__).parent):
         return False
-    tops = ("hdpfl_flower", "strategies", "client_app", "server_app", "studies")
+    tops = ("hdpfl_flower", "strategies", "client_app", "server_app", "hdpfl_tools", "studies")
     return not any(path.is_relative_to(_PACKAGES / top) for top in tops)

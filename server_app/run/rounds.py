@@ -26,7 +26,7 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.feasibility import check_up_front
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import DataError, StrategyError, TermsError
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.models.parts import parts_of

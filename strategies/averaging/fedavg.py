@@ -19,7 +19,7 @@ from hdpfl_flower.config.settings import Settings
 from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from hdpfl_flower.weights import record_weights
+from hdpfl_flower.weighting.by_records import record_weights
 from strategies.core.base import Declaration, HDPStrategy, State
 
 

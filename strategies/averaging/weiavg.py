@@ -11,27 +11,11 @@ site that does not disclose its ε is left out of the run, with a warning that n
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
 from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
+from hdpfl_flower.weighting.by_epsilon import epsilon_weights
 from strategies.core.base import Declaration, HDPStrategy, State
-from strategies.core.public_split import counted_epsilons
-
-
-def epsilon_weights(epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return weights ∝ min(εᵢ, 20), shape ``(n,)``; equal if every ε is 0.
-
-    >>> epsilon_weights(np.array([1.0, 3.0]))
-    array([0.25, 0.75])
-    """
-    counted = counted_epsilons(epsilons)
-    if not counted.any():
-        counted = np.ones(len(epsilons))
-    weights: npt.NDArray[np.float64] = counted / counted.sum()
-    return weights
 
 
 class WeiAvg(HDPStrategy):

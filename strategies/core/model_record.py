@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, RecordDict
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.estimators.softmax_head import Head, head_of
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model, flatten, unflatten
 from hdpfl_flower.models.parts import parts_of, select

@@ -12,12 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.errors import TermsError
-
-CEILING = 20.0
-"""Largest weight of a disclosed ε.
-
-No published setting goes beyond, ``inf`` needs a number, and an overstated ε buys no more.
-"""
+from hdpfl_flower.weighting.by_epsilon import counted_epsilons
 
 Epsilons = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -25,15 +20,6 @@ Mask = npt.NDArray[np.bool_]
 _PATTERN = "auto, gmm, kmeans, top:SHARE with 0 < SHARE ≤ 1, or threshold:EPSILON above 0"
 _SPREAD_FLOOR = 1e-3
 """Least width of a component, as a share of the deviation of all ε."""
-
-
-def counted_epsilons(epsilons: Epsilons) -> Epsilons:
-    """Return min(ε, 20), shape ``(n,)``.
-
-    >>> counted_epsilons(np.array([0.5, np.inf]))
-    array([ 0.5, 20. ])
-    """
-    return np.minimum(epsilons, CEILING)
 
 
 def split_public(epsilons: Epsilons, method: str) -> Mask:

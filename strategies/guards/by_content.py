@@ -19,7 +19,7 @@ from hdpfl_flower.estimators.temporal import NoiseEstimate, NoiseMemory, TrackOp
 from hdpfl_flower.local_steps import facts_needed, local_steps
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from hdpfl_flower.weights import part_of
+from hdpfl_flower.weighting.by_records import part_of
 from strategies.guards.content import (
     REASONS,
     Content,

@@ -11,7 +11,7 @@ from hdpfl_flower.errors import TermsError
 from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from hdpfl_flower.weights import by_rows, weighted_rows
+from hdpfl_flower.weighting.by_records import by_rows, weighted_rows
 from strategies.guards.bounds import CAP, cap_weights
 from strategies.guards.guard import ProvingGuard
 

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import task_for
-from hdpfl_flower.data.own_data.dataset import dataset_of
-from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.site_data import read_site_data
-from hdpfl_flower.errors import DataError, TermsError
+from hdpfl_flower.data.run_task import task_for
+from hdpfl_flower.errors import TermsError
 from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.models.features import last_inputs
 from hdpfl_flower.models.networks import is_user_code, layout_of
-from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.models.task import Records
+from hdpfl_flower.system.tools import tool
 from strategies.guards.head_content import PublicMeans, public_means
 
 RECORDS = 1000
 """Most public records that a guard uses. The first records of the test set are also counted in a
 run's reported accuracy; no choice of the run depends on it."""
 
-FILES = ("npz", "csv", "parquet")
-"""File endings of public records."""
-_OTHERWISE = "take 'cap' or 'none'"
+OTHERWISE = "take 'cap' or 'none'"
 
 
 class PublicRecords:
@@ -47,12 +41,13 @@ class PublicRecords:
         self._terms = terms = config.terms
         self.head = _content_head(config)
         task = task_for(terms)
-        self._records, source = _records_of(config, task)
+        self._records: Records
+        self._records, source = tool("tables.public_records").public_records(config, task)
         missing = task.classes - len(np.unique(self._records.targets))
         if missing:
             raise TermsError(
                 f"run config: 'guard' = 'content': {len(self._records)} public records of "
-                f"{source} lack {missing} of the classes; take others, or {_OTHERWISE}"
+                f"{source} lack {missing} of the classes; take others, or {OTHERWISE}"
             )
         self._fixed: PublicMeans | None = None
 
@@ -73,39 +68,6 @@ class PublicRecords:
         return means
 
 
-def _records_of(config: RunConfig, task: Task) -> tuple[Records, str]:
-    """Return the public records and their source, for messages."""
-    terms, file = config.terms, config.server.public_records
-    if not file:
-        test = dataset_of(terms, config.simulation.data_dir).test
-        if test is None:
-            raise TermsError(
-                f"run config: 'guard' = 'content' needs public records, and 'dataset' "
-                f"'{terms.dataset}' has no test set; name a file in 'public-records', or "
-                f"{_OTHERWISE}"
-            )
-        first = np.arange(min(RECORDS, len(test)))
-        return test.take(first), f"'dataset' '{terms.dataset}'"
-    path = Path(file).expanduser()
-    kind = path.suffix.removeprefix(".").lower()
-    if kind not in FILES:
-        raise TermsError(
-            f"run config: 'public-records' is '{file}', and must end in {', '.join(FILES)}"
-        )
-    if not path.is_file():
-        raise TermsError(f"run config: 'public-records': there is no file {path.absolute()}")
-    unit = Schema.load(terms.schema_text).id if terms.schema_text else ""
-    source = DataSource.model_validate({"format": kind, "path": path.absolute(), "id": unit})
-    try:
-        records = read_site_data(source, task, terms.schema_text).train
-    except DataError as error:
-        words = str(error).replace("'data.path'", f"'{file}'")
-        raise DataError(f"run config: 'public-records': {words}") from None
-    # Every so many: a file may be sorted by class.
-    every = max(-(-len(records) // RECORDS), 1)
-    return records.take(np.arange(0, len(records), every)), f"'{file}'"
-
-
 def _content_head(config: RunConfig) -> Head:
     """Return where the last layer lies.
 
@@ -117,18 +79,18 @@ def _content_head(config: RunConfig) -> Head:
         raise TermsError(
             "run config: 'guard' = 'content' needs public records of the sites' kind, and with "
             "'dataset' = 'site' the server has none; name a file in 'public-records', or "
-            f"{_OTHERWISE}"
+            f"{OTHERWISE}"
         )
     task, model = task_for(terms), terms.model
     if not task.classes or is_user_code(model):
         raise TermsError(
             f"run config: 'guard' = 'content' reads the class rows of a last layer, and 'model' "
-            f"'{model}' on '{terms.dataset}' has none that is known; {_OTHERWISE}"
+            f"'{model}' on '{terms.dataset}' has none that is known; {OTHERWISE}"
         )
     if terms.sent_part or not terms.sends_every_coordinate:
         raise TermsError(
             "run config: 'guard' = 'content' reads whole class rows of whole models; leave out "
-            f"'work', or {_OTHERWISE}"
+            f"'work', or {OTHERWISE}"
         )
     layout = list(layout_of(model, task).values())
     rows, inputs = layout[-2].shape
@@ -136,7 +98,7 @@ def _content_head(config: RunConfig) -> Head:
         raise TermsError(
             f"run config: 'guard' = 'content' needs at least {task.classes - 1} inputs of the "
             f"last layer to tell {task.classes} classes apart, and 'model' '{model}' has {inputs}; "
-            f"take a wider one, or {_OTHERWISE}"
+            f"take a wider one, or {OTHERWISE}"
         )
     size = sum(array.size for array in layout)
     return Head(size - rows * (inputs + 1), rows, inputs)

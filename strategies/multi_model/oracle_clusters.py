@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import StrategyError
-from hdpfl_flower.scenarios.groups import parse_groups
+from hdpfl_flower.system.tools import tool
 from hdpfl_flower.updates import RoundUpdates
 from strategies.core.interface import Disclosed, SiteRequest
 from strategies.multi_model.base import MultiModel
@@ -40,7 +40,7 @@ class OracleClusters(MultiModel):
     def initial_groups(self, state: Any, updates: RoundUpdates) -> tuple[Any, Assignment]:
         """Return the true groups."""
         group = np.array([self._true_group(site) for site in updates.sites], dtype=np.int64)
-        groups = parse_groups(self.simulation.groups, task_for(self.terms))
+        groups = self._groups()
         return state, Assignment(group, len(groups.sizes) if groups else 1)
 
     def request_training(self, state: MultiModelState, server_round: int, site: str) -> SiteRequest:
@@ -49,7 +49,13 @@ class OracleClusters(MultiModel):
         return SiteRequest(self._true_group(site) if group == UNKNOWN else group)
 
     def _true_group(self, site: str) -> int:
-        groups = parse_groups(self.simulation.groups, task_for(self.terms))
+        groups = self._groups()
         if groups is None or not site.isdigit():
             return 0
-        return groups.of_site(int(site), sum(groups.sizes))
+        group: int = groups.of_site(int(site), sum(groups.sizes))
+        return group
+
+    def _groups(self) -> Any:
+        """Return the simulation's groups, or None."""
+        groups = tool("simulation.scenarios.groups")
+        return groups.parse_groups(self.simulation.groups, task_for(self.terms))

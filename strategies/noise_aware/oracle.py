@@ -10,33 +10,11 @@ is disclosed by simulated profiles alone.
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
 from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
+from hdpfl_flower.weighting.inverse_variance import inverse_variance_weights
 from strategies.core.base import Declaration, HDPStrategy, State
-
-
-def inverse_variance_weights(variances: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the weights wᵢ ∝ 1/σᵢ², shape ``(n,)``.
-
-    Sites of variance 0 share all the weight equally.
-
-    >>> inverse_variance_weights(np.array([1.0, 4.0]))
-    array([0.8, 0.2])
-    >>> inverse_variance_weights(np.array([0.0, 4.0, 0.0]))
-    array([0.5, 0. , 0.5])
-    """
-    exact = variances == 0
-    if exact.any():
-        precision = exact.astype(np.float64)
-    else:
-        # In units of the least variance: 1/σᵢ² alone could overflow.
-        precision = variances.min() / variances
-    weights: npt.NDArray[np.float64] = precision / precision.sum()
-    return weights
 
 
 class Oracle(HDPStrategy):

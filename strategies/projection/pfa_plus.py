@@ -51,7 +51,8 @@ from hdpfl_flower.linalg.sums import inner_products, weighted_sum
 from hdpfl_flower.models.networks import flatten
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies.averaging.weiavg import WeiAvg, epsilon_weights
+from hdpfl_flower.weighting.by_epsilon import epsilon_weights
+from strategies.averaging.weiavg import WeiAvg
 from strategies.core.base import Disclosed
 from strategies.core.interface import RoundSetup, RoundStart, SiteRequest
 from strategies.core.round_report import RoundReport

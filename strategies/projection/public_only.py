@@ -18,7 +18,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies.averaging.weiavg import epsilon_weights
+from hdpfl_flower.weighting.by_epsilon import epsilon_weights
 from strategies.core.base import Declaration, HDPStrategy, State
 from strategies.projection.base import check_split, public_sites
 

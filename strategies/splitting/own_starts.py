@@ -19,7 +19,7 @@ from pydantic import Field
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import Settings
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.linalg.sums import square_sum
 from hdpfl_flower.models.networks import flatten, layout_of

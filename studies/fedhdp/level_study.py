@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.scenarios.partitions import split
-from server_app.in_process.comparison import RunJob
+from hdpfl_tools.simulation.datasets import load_dataset
+from hdpfl_tools.simulation.in_process.comparison import RunJob
+from hdpfl_tools.simulation.scenarios.partitions import split
 from strategies import check_strategy
 from strategies.core.base import table_of
 from studies.fedhdp.level_tables import LevelResult, Place, findings, read_levels

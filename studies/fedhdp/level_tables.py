@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hdpfl_flower.errors import DataError
-from server_app.in_process.comparison import RunJob
+from hdpfl_tools.simulation.in_process.comparison import RunJob
 from studies.framework.results import Value
 from studies.framework.study import Findings, Table
 

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from hdpfl_flower.errors import DataError, StrategyError
 from hdpfl_flower.monitoring.journal import Event, finished_rounds, read_journal
-from server_app.in_process.comparison import OnRound, RunJob, run_job
-from server_app.in_process.finished_runs import folder_of, read_finished, store_finished
+from hdpfl_tools.simulation.in_process.comparison import OnRound, RunJob, run_job
+from hdpfl_tools.simulation.in_process.finished_runs import folder_of, read_finished, store_finished
 
 _NOT_IN_THE_NAME = frozenset({"run-id", "runs-dir", "data-dir"})
 """Terms of locations, which do not change a result."""

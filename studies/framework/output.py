@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.table import Table as RichTable
 
 from hdpfl_flower.system.files import replace_file
-from server_app.progress import console
+from hdpfl_tools.coordinator.progress import console
 from studies.framework.study import Findings, Study, Table
 
 

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.system.paths import available_cores
-from server_app.in_process.comparison import OnRound, RunJob, compare
-from server_app.in_process.liars import Attack
+from hdpfl_tools.coordinator.progress import rounds_bar
+from hdpfl_tools.simulation.in_process.comparison import OnRound, RunJob, compare
+from hdpfl_tools.simulation.in_process.liars import Attack
 from server_app.plots import plot_panels
-from server_app.progress import rounds_bar
 from studies.framework.kept_runs import finished_run, keep, with_run_name
 from studies.framework.plots import plot_columns
 from studies.framework.results import Value, grid_tables, grid_values

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hdpfl_flower.scenarios.budgets import draw_epsilons
+from hdpfl_tools.simulation.scenarios.budgets import draw_epsilons
 from studies.framework.study import GridStudy, Setting
 
 PUBLIC_FROM = 5.0

@@ -16,7 +16,7 @@ import numpy as np
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Event
-from server_app.in_process.comparison import RunJob
+from hdpfl_tools.simulation.in_process.comparison import RunJob
 from studies.framework.kept_runs import with_run_name
 from studies.framework.study import OF_DATA, Findings, Options, Study, Table, run_jobs
 from studies.pfa.mixgauss import BASE, ROUNDS

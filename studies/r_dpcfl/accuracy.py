@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from hdpfl_flower.data.datasets import load_dataset
-from server_app.in_process.comparison import RunJob
+from hdpfl_tools.simulation.datasets import load_dataset
+from hdpfl_tools.simulation.in_process.comparison import RunJob
 from studies.framework.kept_runs import with_run_name
 from studies.framework.study import (
     Findings,

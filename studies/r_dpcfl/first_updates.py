@@ -22,15 +22,15 @@ from hdpfl_flower import wire
 from hdpfl_flower.clustering.clusters import cluster_updates
 from hdpfl_flower.clustering.noise_mixture import cluster_by_noise
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_flower.monitoring.journal import Event
 from hdpfl_flower.privacy.noise import ReleaseStreams
-from hdpfl_flower.scenarios.groups import Groups, parse_groups
 from hdpfl_flower.system.files import replace_file
-from server_app.in_process.comparison import OnRound, RunJob
-from server_app.in_process.grid import LocalGrid
+from hdpfl_tools.simulation.in_process.comparison import OnRound, RunJob
+from hdpfl_tools.simulation.in_process.grid import LocalGrid
+from hdpfl_tools.simulation.scenarios.groups import Groups, parse_groups
 from server_app.run.rounds import run
 from studies.framework.kept_runs import quiet
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hdpfl_flower.privacy.accounting import calibrate
-from hdpfl_flower.scenarios.paper_formulas import r_dpcfl_multiplier
-from server_app.progress import rounds_bar
+from hdpfl_tools.coordinator.progress import rounds_bar
+from hdpfl_tools.simulation.scenarios.paper_formulas import r_dpcfl_multiplier
 from studies.framework.study import Findings, Options, Study, Table, select_or_all
 from studies.r_dpcfl.two_stages import calibrate_with_selections, two_stage_steps
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from server_app.in_process.liars import OVERSTATED, Attack
+from hdpfl_tools.simulation.in_process.liars import OVERSTATED, Attack
 from studies.framework.study import GridStudy, Setting
 
 BASE: dict[str, Any] = {

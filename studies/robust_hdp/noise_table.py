@@ -3,7 +3,7 @@
 Σ wᵢ²σᵢ² / (p·η²) on 20 clients of N = 2,400 records, C = 3, one local epoch, 200 rounds, δ = 1e-4,
 with σᵢ²/p = (N/b)·(η·C·z/b)². Source: Malekmohammadi, Yu and Cao (ICML 2024), Table 2; thesis,
 Table 3.4. The ε and batch sizes are the authors' own lists
-(``hdpfl_flower/scenarios/published_budgets.py``).
+(``hdpfl_tools/simulation/scenarios/published_budgets.py``).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.privacy.accounting import Steps, calibrate
-from hdpfl_flower.scenarios.paper_formulas import robust_hdp_multiplier
-from hdpfl_flower.scenarios.published_budgets import batch_sizes, epsilons
-from server_app.in_process.comparison import RunJob
-from strategies.averaging.weiavg import epsilon_weights
-from strategies.noise_aware.oracle import inverse_variance_weights
+from hdpfl_flower.weighting.by_epsilon import epsilon_weights
+from hdpfl_flower.weighting.inverse_variance import inverse_variance_weights
+from hdpfl_tools.simulation.datasets import load_dataset
+from hdpfl_tools.simulation.in_process.comparison import RunJob
+from hdpfl_tools.simulation.scenarios.paper_formulas import robust_hdp_multiplier
+from hdpfl_tools.simulation.scenarios.published_budgets import batch_sizes, epsilons
 from studies.framework.kept_runs import with_run_name
 from studies.framework.study import (
     NOISES,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.system.files import replace_file
-from server_app.progress import rounds_bar
+from hdpfl_tools.coordinator.progress import rounds_bar
 from studies.framework.plots import plot_gaps
 from studies.framework.study import Findings, Options, Study, Table, select_or_all
 from studies.splitting.methods import Method, gaps

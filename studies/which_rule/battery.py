@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hdpfl_flower.scenarios.groups import BY_GROUP
+from hdpfl_tools.simulation.scenarios.groups import BY_GROUP
 from studies.framework.study import Setting
 
 SAFE = "mmse"

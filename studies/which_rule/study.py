@@ -15,9 +15,9 @@ from typing import Any
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import AUTO
-from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.monitoring.journal import Event
-from server_app.in_process.comparison import RunJob
+from hdpfl_tools.simulation.datasets import load_dataset
+from hdpfl_tools.simulation.in_process.comparison import RunJob
 from studies.framework.kept_runs import with_run_name
 from studies.framework.study import OF_RUNS, Findings, Options, Study, run_jobs, select_or_all
 from studies.which_rule.battery import (

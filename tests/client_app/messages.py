@@ -10,12 +10,12 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app
-from client_app.site.simulated import InProcessContext
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.models.networks import arrays_of, build_model
+from hdpfl_tools.simulation.sites import InProcessContext
 
 SCHEMA = """
 [label]

@@ -13,12 +13,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 
 from client_app import app as app_module
 from client_app.site.refusals import read_refusals
-from client_app.site.site import Site, node_profile, open_site
+from client_app.site.site import Site, open_site
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.ledger.account import Request
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.privacy.plan import make_plan
+from hdpfl_flower.reply_time import node_profile
 from tests.client_app.messages import (
     UNKNOWN,
     ask,
@@ -457,7 +458,7 @@ def test_data_that_cannot_be_read_cost_nothing(tmp_path: Path) -> None:
 
 
 def test_simulated_sites_test_where_the_terms_say(tmp_path: Path) -> None:
-    from server_app.in_process.in_process_run import run_in_process
+    from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 
     config = {"evaluation": "sites", "rounds": 2, "runs-dir": str(tmp_path), "epsilons": "4"}
     result = run_in_process(config_of(dataset="digits", schema="", **config), 3)

@@ -10,8 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from client_app import audit as audit_module
-from client_app.audit import (
+from client_app.training.trainer import Trainer
+from hdpfl_flower.config.profile import Profile, Training
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.engines import dpsgd
+from hdpfl_flower.engines.engine_choice import _ENGINES
+from hdpfl_flower.engines.engines import Engine
+from hdpfl_flower.errors import AccountingError, ModelError
+from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.privacy.plan import make_plan
+from hdpfl_tools.site import audit as audit_module
+from hdpfl_tools.site.audit import (
     CLIP_NORM,
     ENGINES,
     WIDTH,
@@ -23,15 +32,6 @@ from client_app.audit import (
     engine_of,
     releases_of,
 )
-from client_app.training import dpsgd
-from client_app.training.engine_choice import _ENGINES
-from client_app.training.engines import Engine
-from client_app.training.trainer import Trainer
-from hdpfl_flower.config.profile import Profile, Training
-from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import AccountingError, ModelError
-from hdpfl_flower.privacy.noise import ReleaseStreams
-from hdpfl_flower.privacy.plan import make_plan
 
 
 @pytest.mark.parametrize("engine", ENGINES)

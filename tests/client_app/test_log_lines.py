@@ -108,7 +108,9 @@ def test_a_text_that_nothing_escaped_before_is_one_line(caplog: pytest.LogCaptur
 def test_nobody_else_opens_the_sites_log() -> None:
     """``site_log`` alone puts the filter in its way."""
     files = [
-        p for package in ("hdpfl_flower", "client_app") for p in (ROOT / package).rglob("*.py")
+        p
+        for package in ("hdpfl_flower", "client_app", "hdpfl_tools/site", "hdpfl_tools/tables")
+        for p in (ROOT / package).rglob("*.py")
     ]
     opened = [
         (path.name, ast.unparse(node.args[0]))
@@ -120,7 +122,7 @@ def test_nobody_else_opens_the_sites_log() -> None:
 
 
 def run_tool(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
-    from client_app.commands import main
+    from hdpfl_tools.site.commands import main
 
     monkeypatch.setattr("sys.argv", ["hdpfl-site", *map(str, words)])
     try:

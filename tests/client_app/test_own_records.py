@@ -13,8 +13,8 @@ from client_app.site.site import Site
 from client_app.training import plain_sgd, trainer
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.data.own_data import source
 from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_tools.simulation.own_data import source
 from tests.client_app.messages import CLIENT_NOISE, ask, make_site, model_of, send, terms_of
 
 STATED = {"schema": "", "task": "classification shape=1,4,4 classes=3"}
@@ -53,7 +53,7 @@ def test_a_site_trains_on_its_images(tmp_path: Path) -> None:
             pixels = np.full((6, 6), 40 * label + number, np.uint8)
             Image.fromarray(pixels).save(folder / f"{number}.png")
     terms = terms_of(**STATED)
-    assert len(Site(Profile.load(profile), terms, None).training_records()) == 12
+    assert len(Site(Profile.load(profile), terms).training_records()) == 12
     assert not ask(profile, terms).has_error()
 
 

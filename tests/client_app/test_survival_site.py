@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from client_app.site.site import Site
-from client_app.worth.own_measures import EVERY, measure_here
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.measures.clinical import How
 from hdpfl_flower.models.task import Task
+from hdpfl_tools.measures.clinical import How
+from hdpfl_tools.site.worth.own_measures import EVERY, measure_here
 from tests.client_app.messages import ask, make_site, terms_of
 from tests.hdpfl_flower.data.test_survival_table import TEXT
 
@@ -36,7 +36,7 @@ def test_a_site_trains_on_its_times(tmp_path: Path, caplog: pytest.LogCaptureFix
         reply = ask(survival_site(tmp_path, *BAD), terms)
     assert not reply.has_error()
     assert SECRET not in caplog.text
-    site = Site(Profile.load(tmp_path / "profile.toml"), terms, None)
+    site = Site(Profile.load(tmp_path / "profile.toml"), terms)
     assert len(site.training_records()) == 60
 
 

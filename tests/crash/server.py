@@ -20,12 +20,12 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.app.user_config import UserConfig
 
-from client_app.site.simulated import InProcessContext
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Journal, read_journal
-from server_app.in_process.grid import LocalGrid
-from server_app.in_process.in_process_run import resume_in_process, run_in_process
+from hdpfl_tools.simulation.in_process.grid import LocalGrid
+from hdpfl_tools.simulation.in_process.in_process_run import resume_in_process, run_in_process
+from hdpfl_tools.simulation.sites import InProcessContext
 from server_app.run import checkpointing, rounds
 from server_app.run.checkpointing import Checkpoints
 from server_app.run.resume import open_run

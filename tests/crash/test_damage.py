@@ -256,7 +256,7 @@ def test_the_late_mutant_changes_a_new_file(folder: Path, monkeypatch: pytest.Mo
 def test_the_sites_own_tool_says_so_in_one_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from client_app.commands import main
+    from hdpfl_tools.site.commands import main
     from tests.client_app.messages import make_site
 
     profile = make_site(folder / "site")

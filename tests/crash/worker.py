@@ -141,7 +141,7 @@ def answer(folder: Path, ask: dict[str, Any], release: Callable[..., bytes]) -> 
         budget=SimpleNamespace(epsilon=math.inf, delta=math.inf, exact_answers=0),
         policy=SimpleNamespace(runs=0),
     )
-    site = SimpleNamespace(profile=profile, simulated=False, taken={})
+    site = SimpleNamespace(profile=profile, simulated=False, reserved=lambda *_: None)
     terms = SimpleNamespace(run_id=ask["run"])
     instructions = SimpleNamespace(
         terms=terms, server_round=ask["round"], digest=ask.get("digest", "d")

@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
-from client_app.site.simulated import InProcessContext, simulated_records
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.monitoring.journal import read_journal
-from server_app.certificates import make_authority
-from server_app.in_process.grid import LocalGrid
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.coordinator.certificates import make_authority
+from hdpfl_tools.simulation.in_process.grid import LocalGrid
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.sites import InProcessContext, simulated_records
 from server_app.run.rounds import run
 
 ROOT = Path(__file__).parents[2]
@@ -219,8 +219,10 @@ def watched(folder: Path) -> Iterator[Watched]:
     certificate.write_bytes(make_authority(["localhost"]).ca.public)
     look = ["--runs-dir", runs, "--watch", certificate]
     with (
-        exporter("server_app.commands", *look, log=folder / "exporter.log") as ours,
-        exporter("client_app.commands", "--profile", profile, log=folder / "site.log") as theirs,
+        exporter("hdpfl_tools.coordinator.commands", *look, log=folder / "exporter.log") as ours,
+        exporter(
+            "hdpfl_tools.site.commands", "--profile", profile, log=folder / "site.log"
+        ) as theirs,
         prometheus(
             folder / "prometheus", config_of(ours, theirs, sites[WATCHED] / "ledger.sqlite.token")
         ) as url,

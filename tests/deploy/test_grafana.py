@@ -15,11 +15,11 @@ from flwr.cli.build import build_fab_from_disk, build_fab_from_files
 
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import task_for
-from hdpfl_flower.data.site_check import check_site_data
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.data.site_data import SiteData, read_site_data
 from hdpfl_flower.monitoring.series import COORDINATOR_PORT, SITE_PORT, Place, series_at
 from hdpfl_flower.privacy.policy import check_policy
+from hdpfl_tools.tables.site_check import check_site_data
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from server_app.certificates import make_authority
+from hdpfl_tools.coordinator.certificates import make_authority
 
 CONFIG = (Path(__file__).parents[2] / "deploy" / "proxy" / "nginx.conf").read_text()
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from client_app.commands import app
+from hdpfl_tools.site.commands import app
 
 UNITS = sorted((Path(__file__).parents[2] / "deploy" / "systemd").glob("*.service"))
 TASKS = [unit for unit in UNITS if unit.stem.endswith("-tasks")]

@@ -18,9 +18,9 @@ import pytest
 import typer.main
 import yaml
 
-from client_app.commands import app as site_app
 from hdpfl_flower.versions import __version__
-from server_app.commands import app as coordinator_app
+from hdpfl_tools.coordinator.commands import app as coordinator_app
+from hdpfl_tools.site.commands import app as site_app
 from tests.deploy.test_systemd import PARSERS, program_of
 
 ROOT = Path(__file__).parents[2]

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from client_app.commands import main
-from client_app.site.simulated import draw_profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Event, read_journal
+from hdpfl_tools.simulation.sites import draw_profile
+from hdpfl_tools.site.commands import main
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "deploy"))
 

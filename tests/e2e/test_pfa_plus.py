@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from tests.e2e.engines import SITES, digest, rounds_of, seeded_terms
 
 pytestmark = [pytest.mark.engines, pytest.mark.wards]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hdpfl_flower.monitoring.journal import read_journal
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from tests.e2e.engines import (
     BIN,
     ROOT,

@@ -18,7 +18,7 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.monitoring.journal import Event, read_journal
-from server_app.in_process.grid import LocalGrid
+from hdpfl_tools.simulation.in_process.grid import LocalGrid
 from server_app.run.rounds import run
 from tests.e2e.engines import SITES, Done, Federation, digest, rounds_of, seeded_terms
 

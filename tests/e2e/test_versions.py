@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from tests.e2e.engines import (
     SITES,
     Done,

@@ -34,11 +34,23 @@ def test_importing_the_package_imports_nothing_heavy(tmp_path: Path) -> None:
     assert run(code, tmp_path).stdout == "set()\n"
 
 
-@pytest.mark.parametrize("name", ["strategies.py", "client_app.py", "server_app.py"])
-def test_a_users_file_that_hides_a_package_is_named(name: str, tmp_path: Path) -> None:
+HIDING = ("strategies.py", "client_app.py", "server_app.py")
+
+
+def test_every_public_name_works_beside_a_users_own_files(tmp_path: Path) -> None:
+    for name in HIDING:
+        (tmp_path / name).write_text("raise SystemExit('a user file was imported')\n")
+    done = run(
+        "import hdpfl_flower as h; print([getattr(h, n) and n for n in h.__all__])", tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{hdpfl_flower.__all__}\n"
+
+
+@pytest.mark.parametrize("name", HIDING)
+def test_a_users_file_that_hides_a_package_of_the_app_is_named(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("")
-    public = {"strategies.py": "NoiseAware", "client_app.py": "dp_sgd", "server_app.py": "run"}
-    done = run(f"from hdpfl_flower import {public[name]}", tmp_path)
+    done = run("from hdpfl_tools import run", tmp_path)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"ImportError: {tmp_path / name} hides the package '{name[:-3]}'")

@@ -25,9 +25,9 @@ import numpy.typing as npt
 import torch
 from flwr.app import Array, Message
 
-from client_app.training import dpsgd
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.engines import dpsgd
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.privacy.plan import Plan
 from tests.client_app.messages import ask

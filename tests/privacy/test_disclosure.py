@@ -21,7 +21,7 @@ from hdpfl_flower.errors import Declined, Reason, StrategyError
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_flower.privacy.plan import make_plan
-from server_app.in_process.grid import LocalGrid
+from hdpfl_tools.simulation.in_process.grid import LocalGrid
 from server_app.run.rounds import run
 from strategies import STRATEGIES
 from tests.client_app import messages

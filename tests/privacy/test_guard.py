@@ -11,7 +11,7 @@ import pytest
 from hdpfl_flower import wire
 from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.ledger.ledger import Ledger
-from hdpfl_flower.ledger.recompute import recompute_epsilon
+from hdpfl_tools.site.ledger_checks.recompute import recompute_epsilon
 from tests.client_app.messages import ask, model_of, send
 from tests.client_app.test_app import code
 from tests.privacy.replay import observe

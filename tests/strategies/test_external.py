@@ -14,9 +14,9 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.models.networks import flatten
-from server_app.commands import app
-from server_app.in_process.comparison import jobs_of
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.coordinator.commands import app
+from hdpfl_tools.simulation.in_process.comparison import jobs_of
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from strategies import check_strategy, make_strategy
 
 MEDIAN = """

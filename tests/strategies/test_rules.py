@@ -12,11 +12,11 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import RoundUpdates
-from hdpfl_flower.weights import record_weights
+from hdpfl_flower.weighting.by_records import record_weights
+from hdpfl_flower.weighting.inverse_variance import RobustHDPSettings, inverse_variance_weights
 from strategies import SETTINGS_OWNERS, STRATEGIES, check_strategy, make_strategy
 from strategies.averaging.minimum import Minimum
-from strategies.noise_aware.oracle import inverse_variance_weights
-from strategies.noise_aware.robust_hdp import RobustHDP, RobustHDPSettings
+from strategies.noise_aware.robust_hdp import RobustHDP
 from strategies.settings import setting_rows, with_own_settings
 
 

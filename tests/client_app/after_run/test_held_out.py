@@ -19,7 +19,7 @@ from client_app.training.ditto import kept_personal_path, load_personal_model
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.data.site_data import SiteData, read_site_data
 from hdpfl_flower.ledger.ledger import Ledger
 from tests.client_app.messages import CLIENT_NOISE, ask, make_site, terms_of, terms_with_test

@@ -14,12 +14,12 @@ from client_app.site.personal_state import (
     load_state,
     personal_state_path,
     save_state,
-    simulated_state_path,
 )
 from client_app.site.site import Site
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import DataError, Declined
+from hdpfl_tools.simulation.sites import SimulatedSite, simulated_state_path
 from tests.client_app.messages import make_site, terms_of
 
 VECTORS = {
@@ -97,20 +97,19 @@ def test_every_run_has_a_file_of_its_own(tmp_path: Path) -> None:
 def test_a_site_with_a_state_folder_keeps_it_there(tmp_path: Path) -> None:
     profile, terms = Profile.load(make_site(tmp_path)), terms_of()
     expected = kept_state_path(tmp_path / "state", terms)
-    assert personal_state_path(Site(profile, terms, None)) == expected
+    assert personal_state_path(Site(profile, terms)) == expected
     config = RunConfig(terms)
-    assert personal_state_path(Site(profile, terms, (0, 1), config=config)) == expected
+    assert personal_state_path(SimulatedSite(profile, terms, config=config)) == expected
 
 
 def test_a_simulated_site_keeps_it_in_the_runs_folder(tmp_path: Path) -> None:
     path = make_site(tmp_path)
     path.write_text(path.read_text().replace('[state]\npath = "state"\n', ""))
     profile, config = Profile.load(path), RunConfig.parse({"runs-dir": str(tmp_path / "runs")})
-    site = Site(profile, config.terms, (3, 5), config=config)
+    site = SimulatedSite(profile, config.terms, index=(3, 5), config=config)
     found = personal_state_path(site)
     assert found == simulated_state_path(config, 3)
     assert found.is_relative_to(tmp_path / "runs")
     assert found != personal_state_path(replace(site, index=(4, 5)))
-    for index, its in ((None, config), ((3, 5), None), (None, None)):
-        with pytest.raises(Declined, match=r"set 'state.path'"):
-            personal_state_path(replace(site, index=index, config=its))
+    with pytest.raises(Declined, match=r"set 'state.path'"):
+        personal_state_path(Site(profile, config.terms))

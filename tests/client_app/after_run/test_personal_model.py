@@ -15,16 +15,15 @@ from scipy import stats
 
 from client_app.after_run.end_of_run import personal_arrays, tune_at_home, tuned_place
 from client_app.site.site import Site
-from client_app.training import dpsgd
 from client_app.training.ditto import (
     kept_personal_path,
     kept_round,
     load_personal_model,
-    simulated_personal_path,
     train_personal_privately,
 )
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.engines import dpsgd
 from hdpfl_flower.errors import DataError, TermsError
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.networks import arrays_of, build_model, flatten
@@ -32,8 +31,9 @@ from hdpfl_flower.models.parts import parts_of
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import RoundPlan
-from server_app.in_process.grid import LocalGrid
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.in_process.grid import LocalGrid
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.sites import simulated_personal_path
 from tests.client_app.dying import killed
 from tests.client_app.messages import (
     CLIENT_NOISE,
@@ -44,9 +44,9 @@ from tests.client_app.messages import (
     terms_of,
     terms_with_test,
 )
-from tests.client_app.training.oracle import make_engine, one_thread  # noqa: F401
 from tests.client_app.training.test_client_level import SERVER, kinds, noising, trusting
-from tests.client_app.training.updates import RATE, plan_of, records_of, start_of
+from tests.hdpfl_flower.engines.oracle import make_engine, one_thread  # noqa: F401
+from tests.hdpfl_flower.engines.updates import RATE, plan_of, records_of, start_of
 
 
 @pytest.mark.parametrize("noise", ["records", "client", "server"])
@@ -92,7 +92,7 @@ def test_death_over_the_model_is_sealed(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_strong_pull_keeps_the_personal_model_at_the_global_one(tmp_path: Path) -> None:
-    from hdpfl_flower.data.datasets import task_for
+    from hdpfl_flower.data.run_task import task_for
     from hdpfl_flower.models.networks import arrays_of, build_model, flatten
 
     distances = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,13 @@ from client_app.work import own_round
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import Declined
 from hdpfl_flower.ledger.account import Account
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model
 from hdpfl_flower.models.parts import parts_of, select
+from hdpfl_tools.simulation.sites import SimulatedSite
 from tests.client_app.dying import dying, killed
 from tests.client_app.messages import CLIENT_NOISE, make_site, send, terms_of
 
@@ -403,9 +403,9 @@ def _bytes_of(reply: Message) -> bytes:
 def test_the_round_refuses_simulated_parts(tmp_path: Path, more: dict[str, Any]) -> None:
     """Behind the policy's own check: no other way leads to such a round at a real site."""
     profile = Profile.load(make_site(tmp_path, more=CLIENT_NOISE))
-    site = Site(profile, own_terms(**more), None)
+    site = Site(profile, own_terms(**more))
     with pytest.raises(Declined, match=r"clean weights|trained without noise"):
         own_round(site, 1, 9)
-    simulated = own_round(replace(site, index=(0, 1)), 1, 9)
+    simulated = own_round(SimulatedSite(site.profile, site.terms, index=(0, 1)), 1, 9)
     assert simulated is not None
     assert simulated.state.rounds == 0

@@ -15,13 +15,13 @@ from client_app.after_run.personal_model import personal_model_file, read_person
 from client_app.after_run.prior import count_labels, log_prior, mean_offset, sum_residuals
 from hdpfl_flower import wire
 from hdpfl_flower.ledger.hash_chain import Chain
-from hdpfl_flower.ledger.invariants import check_entries
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.privacy.policy import COUNTS
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
+from hdpfl_tools.site.ledger_checks.invariants import check_entries
 from tests.client_app.dying import dying
 from tests.client_app.messages import ask, config_of, make_site, model_in, send, terms_of
 from tests.client_app.training.test_client_level import kinds

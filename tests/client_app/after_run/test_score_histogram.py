@@ -11,14 +11,9 @@ from flwr.app import Message
 
 from client_app.after_run import score_histogram
 from client_app.after_run.score_histogram import noisy_cells
-from client_app.commands.plan import release_prices
-from client_app.reports.facts import Source, gather
-from client_app.reports.ledger_view import read_ledger
-from client_app.reports.rendering import as_html, sentences
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.ledger.hash_chain import Chain
-from hdpfl_flower.ledger.invariants import check_entries
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.measures.score_cells import CELLS, count_cells
 from hdpfl_flower.models.evaluation import predict
@@ -26,6 +21,11 @@ from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.privacy.policy import SCORES
+from hdpfl_tools.site.commands.plan import release_prices
+from hdpfl_tools.site.ledger_checks.invariants import check_entries
+from hdpfl_tools.site.reports.facts import Source, gather
+from hdpfl_tools.site.reports.ledger_view import read_ledger
+from hdpfl_tools.site.reports.rendering import as_html, sentences
 from tests.client_app.after_run.test_prior import FALSE_ALARM, p_value
 from tests.client_app.dying import dying
 from tests.client_app.messages import SCHEMA, ask, make_site, model_in, send, terms_of

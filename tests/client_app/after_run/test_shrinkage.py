@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_app.after_run.personal_model import read_personal_model, simulated_model_path
+from client_app.after_run.personal_model import read_personal_model
 from client_app.after_run.shrinkage import shrunk_deviation
-from client_app.site.personal_state import PersonalState, load_state, simulated_state_path
+from client_app.site.personal_state import PersonalState, load_state
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.networks import flatten
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.sites import simulated_model_path, simulated_state_path
 from server_app.run.rounds import ready_strategy
 from tests.client_app.messages import config_of
 

@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from client_app.after_run.end_of_run import measure
 from client_app.after_run.score_histogram import count_scores
-from client_app.audit import CLIP_NORM, Finding, _Advance, _threads
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Training
 from hdpfl_flower.config.terms import RunTerms
@@ -30,6 +29,7 @@ from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.audit import evidence_of, guesses_of
 from hdpfl_flower.privacy.noise import RandomStream, ReleaseStreams
 from hdpfl_flower.system.paths import available_cores
+from hdpfl_tools.site.audit import CLIP_NORM, Finding, _Advance, _threads
 from tests.client_app.audits.personal import PUBLISHED, RULES, AuditedSite, own_site
 
 RELEASES = 300

@@ -31,7 +31,6 @@ import numpy.typing as npt
 
 from client_app.after_run.end_of_run import tune
 from client_app.after_run.personal_model import assemble
-from client_app.audit import CLIP_NORM, DELTA, Finding, _Advance, _threads
 from client_app.site.personal_state import load_state, personal_state_path
 from client_app.site.site import Site
 from client_app.training.trainer import Trainer
@@ -52,6 +51,7 @@ from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import Plan, make_plan
 from hdpfl_flower.system.paths import available_cores
 from hdpfl_flower.wire import Instructions, WireError
+from hdpfl_tools.site.audit import CLIP_NORM, DELTA, Finding, _Advance, _threads
 
 Vector = npt.NDArray[np.float32]
 Scores = npt.NDArray[np.float64]
@@ -80,7 +80,7 @@ RULES: Mapping[str, Mapping[str, Any]] = {
 }
 """What each rule makes of the terms; ``dsu-published`` is the one that must be refuted."""
 _LENGTH, _TARGET, _STEP = 2.0**13, 2.0**20, 2.0**-20
-"""As in :mod:`client_app.audit`: small steps keep the gradients far above C."""
+"""As in :mod:`hdpfl_tools.site.audit`: small steps keep the gradients far above C."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,12 +92,19 @@ class AuditedSite(Site):
         audited: the plan that its rounds follow.
         learns: their task.
         draw: makes the randomness of each release; fresh from the system by default.
+        seeded: whether it passes for a site of a simulation.
     """
 
     records: Records | None = None
     audited: Plan | None = None
     learns: Task | None = None
     draw: Callable[[], ReleaseStreams] = field(default=ReleaseStreams.fresh)
+    seeded: bool = False
+
+    @property
+    def simulated(self) -> bool:
+        """Whether parts are allowed that a real site refuses."""
+        return self.seeded
 
     @cached_property
     def task(self) -> Task:
@@ -246,8 +253,8 @@ def own_site(
         }  # fmt: skip
         profile = Profile.parse(fields)
         yield AuditedSite(
-            profile, terms, (0, 1) if published else None,
-            audited=make_plan(profile, terms), learns=task,
+            profile, terms,
+            audited=make_plan(profile, terms), learns=task, seeded=bool(published),
         )  # fmt: skip
 
 

@@ -14,17 +14,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from client_app.audit import CLIP_NORM, Finding, _Advance, _threads
-from client_app.training.dpsgd import settle, train
-from client_app.training.engine_choice import engine_for
-from client_app.training.engines import Engine
 from hdpfl_flower.config.profile import Training
+from hdpfl_flower.engines.dpsgd import settle, train
+from hdpfl_flower.engines.engine_choice import engine_for
+from hdpfl_flower.engines.engines import Engine
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.audit import evidence_of
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import Plan
 from hdpfl_flower.system.devices import present
 from hdpfl_flower.system.paths import available_cores
+from hdpfl_tools.site.audit import CLIP_NORM, Finding, _Advance, _threads
 
 RELEASES = 600
 """Releases a row, each with or without the record, by a coin of its own."""
@@ -45,7 +45,7 @@ def attack_by_rounding(
 
     Args:
         plan: the mechanism of one step over all records.
-        engine: a name of :data:`client_app.audit.ENGINES`.
+        engine: a name of :data:`hdpfl_tools.site.audit.ENGINES`.
         training: with the device, the threads and the physical batch.
         advance: called at the end.
 

@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from client_app.audit import _STEP, CLIP_NORM, SURE, canary_engine, canary_records, default_training
-from client_app.training.dpsgd import train
-from client_app.training.engines import Engine
+from hdpfl_flower.engines.dpsgd import train
+from hdpfl_flower.engines.engines import Engine
 from hdpfl_flower.errors import Declined
 from hdpfl_flower.ledger import renyi
 from hdpfl_flower.ledger.account import ChargedPlan, Request
@@ -25,6 +24,14 @@ from hdpfl_flower.privacy.accounting import Steps
 from hdpfl_flower.privacy.audit import Evidence, evidence_of
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import Plan
+from hdpfl_tools.site.audit import (
+    _STEP,
+    CLIP_NORM,
+    SURE,
+    canary_engine,
+    canary_records,
+    default_training,
+)
 
 EPSILON, DELTA = 3.0, 1e-5
 LIVES, WIDTH = 16, 1_250

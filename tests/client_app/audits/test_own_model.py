@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from client_app.after_run.score_histogram import noisy_cells
-from client_app.training.dpsgd import settle
-from client_app.training.engine_choice import choose_engine
-from client_app.training.engines import Engine, VmapEngine
-from client_app.training.ghost_clipping import BookkeepingEngine
-from client_app.training.opacus_engine import OpacusEngine
 from client_app.training.plain_sgd import LocalJob, Network, train_or_stay
 from hdpfl_flower import wire
+from hdpfl_flower.engines.dpsgd import settle
+from hdpfl_flower.engines.engine_choice import choose_engine
+from hdpfl_flower.engines.engines import Engine, VmapEngine
+from hdpfl_flower.engines.ghost_clipping import BookkeepingEngine
+from hdpfl_flower.engines.opacus_engine import OpacusEngine
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.backbones import Embedded
 from hdpfl_flower.models.evaluation import count_correct, predict_apart
@@ -26,7 +26,7 @@ from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.work.backbone import OwnBackbone
 from tests.client_app.messages import CLIENT_NOISE, ask, make_site, terms_of
-from tests.client_app.training.oracle import TOLERANCE, one_thread  # noqa: F401
+from tests.hdpfl_flower.engines.oracle import TOLERANCE, one_thread  # noqa: F401
 
 ODD = 0.3125
 """A value that no trial of an engine draws; scaled, the dose of one record of the site."""

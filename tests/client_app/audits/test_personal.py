@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from client_app.after_run import prior, score_histogram
-from client_app.audit import CLIP_NORM, CONFIDENT, default_training
-from client_app.training import dpsgd
 from hdpfl_flower.config.profile import Training
 from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.engines import dpsgd
 from hdpfl_flower.errors import AccountingError
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
 from hdpfl_flower.privacy.plan import Plan
+from hdpfl_tools.site.audit import CLIP_NORM, CONFIDENT, default_training
 from tests.client_app.audits import neighbours as audit_neighbours
 from tests.client_app.audits.neighbours import (
     _OTHERS,

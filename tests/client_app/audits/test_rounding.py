@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.audit import CLIP_NORM, ENGINES, claimed, default_training
-from client_app.training.engines import Engine, LinearEngine
+from hdpfl_flower.engines.engines import Engine, LinearEngine
 from hdpfl_flower.models.losses import output_gradient
 from hdpfl_flower.models.row_batches import RowProof
+from hdpfl_tools.site.audit import CLIP_NORM, ENGINES, claimed, default_training
 from tests.client_app.audits import rounding as audit_rounding
 from tests.client_app.audits.rounding import TASK, _sum, _worst, attack_by_rounding
-from tests.client_app.training.oracle import (
+from tests.hdpfl_flower.engines.oracle import (
     CPU,
     TOLERANCE,
     make_engine,
@@ -86,5 +86,5 @@ def test_the_build_is_not_refuted(name: str) -> None:
 @pytest.mark.usefixtures("trusting")
 def test_batches_of_their_own_size_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_rounding, "engine_for", lambda *_: tailed())
-    monkeypatch.setattr("client_app.training.engines.Engine.settle", lambda *_: 1)
+    monkeypatch.setattr("hdpfl_flower.engines.engines.Engine.settle", lambda *_: 1)
     assert attack_by_rounding(claimed(8.0), "linear", default_training()).violates

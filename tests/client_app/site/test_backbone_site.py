@@ -15,7 +15,6 @@ from torch import nn
 from typer.testing import CliRunner
 
 from client_app.after_run.final_model import FinalModel, write_final_model
-from client_app.commands import app
 from client_app.site.site import Remembered
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
@@ -25,6 +24,7 @@ from hdpfl_flower.models.backbones import over
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.system.weight_files import weight_file
 from hdpfl_flower.work.backbone import read_backbone
+from hdpfl_tools.site.commands import app
 from tests.client_app.messages import make_site, model_of, send, terms_of
 
 FUNCTION = f"{__name__}:network"

@@ -11,12 +11,11 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from flwr.app import Message
 
-from client_app.site.simulated import simulated_ledger
-from client_app.site.site import close_ledgers
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.privacy.plan import Plan
+from hdpfl_tools.simulation.sites import close_ledgers, simulated_ledger
 from tests.client_app.messages import ask, config_of, make_site, model_of, send, terms_of
 from tests.client_app.test_app import code, payload
 

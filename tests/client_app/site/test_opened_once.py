@@ -18,7 +18,7 @@ from flwr.app import RecordDict
 from client_app import app as app_module
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.data import datasets, site_data
+from hdpfl_flower.data import run_task, site_data
 from hdpfl_flower.ledger.ledger import Ledger
 from tests.client_app.messages import ask, make_site, model_of, send, terms_of, terms_with_test
 from tests.client_app.training.test_client_level import SERVER, noising, trusting
@@ -75,7 +75,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    for name, function in {"task": datasets.task_for, "records": site_data.read_site_data}.items():
+    for name, function in {"task": run_task.task_for, "records": site_data.read_site_data}.items():
         wrapped = counted(name, function)
         for module in list(sys.modules.values()):
             for attribute, value in list(vars(module).items()):

@@ -12,8 +12,8 @@ from flwr.app import Context, Message, RecordDict
 from flwr.common.serde_utils import metadata_to_proto
 
 from client_app import app as app_module
-from client_app.site import reply_time as timing
 from client_app.site.site import Site
+from hdpfl_flower import reply_time as timing
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.errors import Declined, LedgerError, ProfileError, Reason

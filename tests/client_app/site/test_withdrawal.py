@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from client_app.commands.options import open_profile
 from client_app.site.site import Site
-from client_app.worth.own_measures import source_of
 from hdpfl_flower import wire
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.data.datasets import task_for
-from hdpfl_flower.data.own_data.site_tables import table_sources
-from hdpfl_flower.data.site_check import check_site_data
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.data.site_data import read_site_data, read_unit_records
 from hdpfl_flower.errors import LedgerError
 from hdpfl_flower.ledger import withdrawals
 from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_tools.simulation.own_data.site_tables import table_sources
+from hdpfl_tools.site.commands.options import open_profile
+from hdpfl_tools.site.worth.own_measures import source_of
+from hdpfl_tools.tables.site_check import check_site_data
 from tests.client_app.messages import (
     SCHEMA,
     ask,
@@ -112,7 +112,7 @@ def test_every_reading_is_that_of_an_export_without_the_person(tmp_path: Path, d
         profile, terms = open_profile(path), terms_of(schema=WITH_ID)
         task, source = task_for(terms), profile.data
         assert source is not None
-        site = Site(Profile.load(path), terms, None)
+        site = Site(Profile.load(path), terms)
         every = read_unit_records(source, task, WITH_ID)
         lines = check_site_data(source, task, WITH_ID, 61)
         read.append([
@@ -157,7 +157,7 @@ def test_parquet_ids_of_any_type_are_the_ids_of_a_csv(tmp_path: Path) -> None:
         columns = {"patient": ids.cast(kind), "age": [1, 2, 3, 4], "dose": [1, 2, 3, 4],
                    "sick": ["yes", "no", "no", "yes"]}  # fmt: skip
         parquet.write_table(pa.table(columns), tmp_path / "records.parquet")
-        records = Site(Profile.load(path), terms, None).training_records()
+        records = Site(Profile.load(path), terms).training_records()
         assert len(records) == 2, kind
 
 
@@ -174,7 +174,7 @@ def test_image_folders_of_a_person_are_not_opened(tmp_path: Path) -> None:
     withdraw(tmp_path, "Ä-3".encode(), column="folder")
     task = "classification shape=1,4,4 classes=2 id=folder"
     terms = terms_of(schema="", task=task)
-    site = Site(Profile.load(path), terms, None)
+    site = Site(Profile.load(path), terms)
     assert len(site.training_records()) == 2
     source = open_profile(path).data
     assert source is not None
@@ -201,9 +201,9 @@ def test_a_message_after_the_withdrawal_reads_no_record_of_the_person(tmp_path: 
 def test_the_declared_number_and_the_plan_do_not_change(tmp_path: Path) -> None:
     """A plan that followed the number of records would tell the server of the withdrawal."""
     path, terms = site_with_ids(tmp_path), terms_of(schema=WITH_ID)
-    before = Site(Profile.load(path), terms, None).plan[0]
+    before = Site(Profile.load(path), terms).plan[0]
     withdraw(tmp_path, *GONE)
-    assert Site(Profile.load(path), terms, None).plan[0] == before
+    assert Site(Profile.load(path), terms).plan[0] == before
 
 
 def test_a_ledger_holds_no_id_and_no_digest_that_can_be_tried(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_withdrawal_cannot_be_dropped_from_the_ledger(tmp_path: Path) -> None:
         db.execute("DELETE FROM entries WHERE seq = (SELECT max(seq) FROM entries)")
     assert ask(path, terms).has_error()
     with pytest.raises(LedgerError, match="damaged"):
-        Site(Profile.load(path), terms, None).training_records()
+        Site(Profile.load(path), terms).training_records()
 
 
 @pytest.mark.parametrize("fault", ["missing", "another", "no key"])
@@ -253,13 +253,13 @@ def test_a_lost_key_lets_nobody_in_until_all_are_named_anew(tmp_path: Path, faul
         with pytest.raises(LedgerError, match="missing or another one"):
             withdraw(tmp_path, b"9", note=change)
     with pytest.raises(LedgerError, match="withdraw --renew"):
-        Site(Profile.load(path), terms, None).training_records()
+        Site(Profile.load(path), terms).training_records()
     before = key.read_bytes() if key.exists() else None
     with pytest.raises(LedgerError, match="needs the ids of all of them"):
         withdraw(tmp_path, b"7", b"7", note=withdrawals.renew)
     assert (key.read_bytes() if key.exists() else None) == before
     assert withdraw(tmp_path, b"7", b"12", note=withdrawals.renew) == 2
-    assert len(Site(Profile.load(path), terms, None).training_records()) == 28
+    assert len(Site(Profile.load(path), terms).training_records()) == 28
 
 
 def test_another_column_of_ids_needs_its_own_ids(tmp_path: Path) -> None:
@@ -269,19 +269,19 @@ def test_another_column_of_ids_needs_its_own_ids(tmp_path: Path) -> None:
     text = path.read_text()
     path.write_text(text.replace('id = "patient"', ""))
     with pytest.raises(LedgerError, match="and without 'data"):
-        Site(Profile.load(path), terms_of(), None).training_records()
+        Site(Profile.load(path), terms_of()).training_records()
     renamed = text.replace('id = "patient"', 'id = "person"')
     own = "\n[data.columns.person]\nname = 'patient'\n[ledger]"
     path.write_text(renamed.replace("\n[ledger]", own))
     terms = terms_of(schema=WITH_ID.replace("patient", "person"))
-    assert len(Site(Profile.load(path), terms, None).training_records()) == 28
+    assert len(Site(Profile.load(path), terms).training_records()) == 28
     path.write_text(renamed)
     table = (tmp_path / "records.csv").read_text()
     (tmp_path / "records.csv").write_text(table.replace("patient,", "person,"))
     with pytest.raises(LedgerError, match="2 units withdrew their consent, 0 of"):
-        Site(Profile.load(path), terms, None).training_records()
+        Site(Profile.load(path), terms).training_records()
     withdraw(tmp_path, b"7", b"12", column="person")
-    assert len(Site(Profile.load(path), terms, None).training_records()) == 28
+    assert len(Site(Profile.load(path), terms).training_records()) == 28
 
 
 def test_arrays_without_ids_are_not_read_once_a_person_withdrew(tmp_path: Path) -> None:
@@ -291,22 +291,22 @@ def test_arrays_without_ids_are_not_read_once_a_person_withdrew(tmp_path: Path) 
     assert source is not None
     arrays = DataSource(format="npz", path=tmp_path / "x.npz").without(source.withdrawn)
     np.savez(tmp_path / "x.npz", x=np.ones((3, 2)), y=np.array([0, 1, 1]))
-    held = Site(Profile.load(path), terms_of(), None)
+    held = Site(Profile.load(path), terms_of())
     npz = held.profile.model_copy(update={"data": arrays})
     with pytest.raises(LedgerError, match="and without 'data"):
-        Site(npz, terms_of(schema="", task="classification shape=2 classes=2"),
-             None).training_records()  # fmt: skip
+        stated = terms_of(schema="", task="classification shape=2 classes=2")
+        Site(npz, stated).training_records()
 
 
 def test_a_withdrawal_taken_back_lets_the_person_in(tmp_path: Path) -> None:
     path, terms = site_with_ids(tmp_path), terms_of(schema=WITH_ID)
     assert withdraw(tmp_path, b"7", b"12", b"unknown") == 3
     assert withdraw(tmp_path, b"7") == 0
-    assert len(Site(Profile.load(path), terms, None).training_records()) == 28
+    assert len(Site(Profile.load(path), terms).training_records()) == 28
     assert withdraw(tmp_path, b"7", b"8", note=withdrawals.undo) == 1
-    assert len(Site(Profile.load(path), terms, None).training_records()) == 29
+    assert len(Site(Profile.load(path), terms).training_records()) == 29
     assert withdraw(tmp_path, b"12", b"unknown", note=withdrawals.undo) == 2
     (tmp_path / "ledger.sqlite.withdrawal-key").unlink()
-    assert len(Site(Profile.load(path), terms, None).training_records()) == 30
+    assert len(Site(Profile.load(path), terms).training_records()) == 30
     assert withdraw(tmp_path, b"7") == 1  # under a new key
-    assert len(Site(Profile.load(path), terms, None).training_records()) == 29
+    assert len(Site(Profile.load(path), terms).training_records()) == 29

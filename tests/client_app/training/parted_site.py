@@ -10,15 +10,15 @@ from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app
-from client_app.site.personal_state import PersonalState, load_state, simulated_state_path
-from client_app.site.simulated import InProcessContext, draw_profile
+from client_app.site.personal_state import PersonalState, load_state
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.models.networks import flatten, unflatten
 from hdpfl_flower.models.parts import Parts, parts_of
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import Plan, make_plan
+from hdpfl_tools.simulation.sites import InProcessContext, draw_profile, simulated_state_path
 from strategies import make_strategy
 from strategies.core.model_record import initial_arrays
 

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord
 
-from client_app.audit import SURE
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_flower.privacy.audit import Evidence
+from hdpfl_tools.site.audit import SURE
 from tests.client_app.messages import CLIENT_NOISE, make_site, send, terms_of
 
 CLAIM, DELTA = 8.0, 1e-5

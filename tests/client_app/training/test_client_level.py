@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from client_app.reports.client_level import client_level_lines
 from client_app.training.plain_sgd import shuffled_batches
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
@@ -20,6 +19,7 @@ from hdpfl_flower.privacy.accounting import Steps, calibrate
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.privacy.plan import make_plan
 from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, check_trust
+from hdpfl_tools.site.reports.client_level import client_level_lines
 from tests.client_app.messages import CLIENT_NOISE, ask, make_site, terms_of
 
 SERVER = {"noise": "server", "strategy": "fedhdp", "delta": 1e-6, "learning-rate": 0.5}
@@ -141,9 +141,9 @@ def test_every_record_is_seen_once_an_epoch_in_an_order_of_its_own() -> None:
 
 
 def test_the_report_says_who_promises_what(tmp_path: Path) -> None:
-    from client_app.reports.facts import Source, gather
-    from client_app.reports.ledger_view import read_ledger
-    from client_app.reports.rendering import as_text
+    from hdpfl_tools.site.reports.facts import Source, gather
+    from hdpfl_tools.site.reports.ledger_view import read_ledger
+    from hdpfl_tools.site.reports.rendering import as_text
 
     profile = trusting(tmp_path)
     ledger = tmp_path / "ledger.sqlite"
@@ -172,9 +172,9 @@ def opted_out(folder: Path) -> Path:
 
 def test_a_site_that_opted_out_reports_no_privacy_of_a_trusted_servers_runs(tmp_path: Path) -> None:
     """From the ledger alone: the profile may say something else by then."""
-    from client_app.reports.facts import Source, gather
-    from client_app.reports.ledger_view import read_ledger
-    from client_app.reports.rendering import as_text
+    from hdpfl_tools.site.reports.facts import Source, gather
+    from hdpfl_tools.site.reports.ledger_view import read_ledger
+    from hdpfl_tools.site.reports.rendering import as_text
 
     profile = opted_out(tmp_path)
     assert ask(profile, terms_of(**SERVER)).has_content()
@@ -224,7 +224,7 @@ def test_an_epsilon_changed_in_mid_run_leaves_a_paid_run(tmp_path: Path, noise: 
 def test_plan_shows_the_cost_of_client_level_runs(tmp_path: Path, noise: str, words: str) -> None:
     from typer.testing import CliRunner
 
-    from client_app.commands import app
+    from hdpfl_tools.site.commands import app
 
     profile = trusting(tmp_path)
     terms = tmp_path / "run.toml"
@@ -249,9 +249,9 @@ def test_plan_shows_no_privacy_for_an_opted_out_site(tmp_path: Path, noise: str)
 
 
 def test_a_charged_client_level_run_protects_the_whole_site_in_the_report(tmp_path: Path) -> None:
-    from client_app.reports.facts import Source, gather
-    from client_app.reports.ledger_view import read_ledger
-    from client_app.reports.units import WHOLE_SITE
+    from hdpfl_tools.site.reports.facts import Source, gather
+    from hdpfl_tools.site.reports.ledger_view import read_ledger
+    from hdpfl_tools.site.reports.units import WHOLE_SITE
 
     profile = noising(tmp_path)
     ask(profile, terms_of(noise="client", strategy="fedhdp"))

@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.after_run.personal_model import read_personal_model, simulated_model_path
-from client_app.site.personal_state import load_state, simulated_state_path
+from client_app.after_run.personal_model import read_personal_model
+from client_app.site.personal_state import load_state
 from client_app.site.site import Site
 from client_app.training import client_level
 from client_app.training.client_level import UPDATE, ClientLevelTrainer
-from client_app.training.dpsgd import Phase
 from client_app.training.plain_sgd import LocalJob, Network
-from client_app.training.stacked_sgd import stack_for
 from hdpfl_flower import wire
 from hdpfl_flower.config.feasibility import check_up_front
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
+from hdpfl_flower.engines.dpsgd import Phase
 from hdpfl_flower.errors import Declined, TermsError
 from hdpfl_flower.models.networks import arrays_of, build_model, flatten
 from hdpfl_flower.models.parts import parts_of
@@ -30,7 +29,9 @@ from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.privacy.plan import make_plan
 from hdpfl_flower.wire import Instructions
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.sites import simulated_model_path, simulated_state_path
+from hdpfl_tools.simulation.stacked_sgd import stack_for
 from tests.client_app.messages import CLIENT_NOISE, ask, make_site, model_in, terms_of
 
 LONG = np.array([3.0, 0.0, -4.0])
@@ -42,7 +43,7 @@ def site_and_instructions(folder: Path, threads: int = 1, **more: Any) -> tuple[
     path.write_text(path.read_text().replace("torch-threads = 1", f"torch-threads = {threads}"))
     terms = terms_of(**{"strategy": "fedhdp", "learning-rate": 0.25, **more})
     content = wire.write_instructions(terms, 2, model_in(terms, 2))
-    return Site(Profile.load(path), terms, None), wire.read_instructions(content)
+    return Site(Profile.load(path), terms), wire.read_instructions(content)
 
 
 def start_of(instructions: Instructions) -> np.ndarray:
@@ -72,9 +73,10 @@ def test_without_noise_the_clipped_way(tmp_path: Path, clip_norm: float, factor:
 
     trainer._network = Network()  # type: ignore[assignment]
     key = asked.digest, UPDATE
-    site.trained[key] = (start + LONG).astype(np.float32)
+    left = {key: (start + LONG).astype(np.float32)}
+    vars(site)["trained"] = lambda *of: left.pop(of, None)
     np.testing.assert_allclose(payload_of(trainer.run(None)), factor * LONG, rtol=1e-6, atol=1e-6)
-    assert key not in site.trained
+    assert left == {}
     assert jobs == []
     np.testing.assert_allclose(payload_of(trainer.run(None)), -factor * LONG, rtol=1e-6, atol=1e-6)
     [(job, rate)] = jobs
@@ -102,7 +104,7 @@ def test_a_plan_noises_clipped_updates(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(client_level, "add_noise", note)
     trainer = ClientLevelTrainer(site, asked)
-    site.trained[asked.digest, UPDATE] = (start_of(asked) + LONG).astype(np.float32)
+    vars(site)["trained"] = lambda *_: (start_of(asked) + LONG).astype(np.float32)
     found = payload_of(trainer.run(plan))
     [(clipped, std, position)] = seen
     np.testing.assert_allclose(clipped, 0.4 * LONG, rtol=1e-5, atol=1e-6)

@@ -16,21 +16,20 @@ from scipy import stats
 
 from client_app.site import site as site_module
 from client_app.site.personal_state import kept_state_path, load_state
-from client_app.site.simulated import simulated_records
-from client_app.site.site import close_ledgers
-from client_app.training import dpsgd
-from client_app.training.dpsgd import Phase
-from client_app.training.engine_choice import engine_for
 from client_app.work import TRAINING
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
+from hdpfl_flower.engines import dpsgd
+from hdpfl_flower.engines.dpsgd import Phase
+from hdpfl_flower.engines.engine_choice import engine_for
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.networks import arrays_of, build_model, flatten
 from hdpfl_flower.models.parts import select
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.work import KINDS, Alternate, Auto
+from hdpfl_tools.simulation.sites import close_ledgers, simulated_records
 from tests.client_app.dying import dying
 from tests.client_app.messages import config_of, make_site, send
 from tests.client_app.training.parted_site import PARTED, SITES, PartedSite, parted

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Message
 from client_app.training import private_choice as choice
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_flower.privacy.accounting import Gaussians, PureSelections
@@ -84,7 +84,7 @@ def test_the_chosen_model_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Without noise the better model is chosen, and its update is that of a message with it."""
     monkeypatch.setattr(choice, "selection_noise_std", lambda *_: 0.0)
     monkeypatch.setattr(
-        "client_app.training.dpsgd.add_noise",
+        "hdpfl_flower.engines.dpsgd.add_noise",
         lambda total, _, stream: total + 0 * stream.normal(1).float(),
     )
     terms = choosing(**{"local-steps": 1, "work": "plain first-batch=full"})

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-MODULE = "client_app.site.reply_time"
+MODULE = "hdpfl_flower.reply_time"
 
 
 def watch(timing: ModuleType) -> None:

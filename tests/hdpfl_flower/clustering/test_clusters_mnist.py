@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from client_app.site.simulated import simulated_records
 from hdpfl_flower.clustering.clusters import cluster_updates
 from hdpfl_flower.clustering.noise_mixture import cluster_by_noise
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.accounting import calibrate
+from hdpfl_tools.simulation.sites import simulated_records
 from studies.r_dpcfl.two_stages import two_stage_steps
 from tests.hdpfl_flower.clustering.clustered import finds_all, finds_minority
 

@@ -10,13 +10,13 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.common.serde import recorddict_to_proto
 
-from client_app.site.simulated import InProcessContext
 from hdpfl_flower.config.run_config import GROUPS, RunConfig
 from hdpfl_flower.config.server_terms import ServerTerms
 from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import TermsError
-from server_app.in_process.grid import LocalGrid
+from hdpfl_tools.simulation.in_process.grid import LocalGrid
+from hdpfl_tools.simulation.sites import InProcessContext
 from server_app.run.rounds import run
 from tests.client_app.messages import config_of, make_site
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from client_app.approval.fab import read_bundle
 from hdpfl_flower.config.named_files import with_files
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import MOST_SCHEMA, MOST_TERMS, RunTerms
 from hdpfl_flower.config.toml_text import as_toml
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.errors import DataError, DeploymentError, TermsError
-from tests.client_app.commands.fabs import MODULE, pack, pyproject
+from hdpfl_tools.site.approval.fab import read_bundle
 from tests.hdpfl_flower.data.schema_text import TEXT
+from tests.hdpfl_tools.site.commands.fabs import MODULE, pack, pyproject
 
 LONG = {
     "a key of many parts": ".".join(["a"] * 9_000) + " = 1\n",

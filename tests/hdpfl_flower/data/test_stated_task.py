@@ -10,7 +10,7 @@ import pytest
 
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data import array_targets, stated_task
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import DataError, TermsError
 from hdpfl_flower.models.task import Task
 from tests.hdpfl_flower.data.test_site_data import read_npz

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from hdpfl_flower.config.data_source import OwnColumn
-from hdpfl_flower.data import site_check
 from hdpfl_flower.data.array_targets import targets_of_times
 from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.data.table_records import EARLY, read_table
 from hdpfl_flower.errors import DataError
+from hdpfl_tools.tables import site_check
 from tests.hdpfl_flower.data.test_site_data import source, write_csv
 
 TEXT = """

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.training.dpsgd import train
-from client_app.training.engine_choice import engine_for
+from hdpfl_flower.engines.dpsgd import train
+from hdpfl_flower.engines.engine_choice import engine_for
 from hdpfl_flower.estimators.noise_level import measure_noise
 from hdpfl_flower.estimators.softmax_head import (
     BELIEVED,

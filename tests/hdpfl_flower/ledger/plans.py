@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from client_app.site.simulated import nominal_noise
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.ledger.account import ChargedPlan
-from hdpfl_flower.ledger.recompute import recompute_epsilon
 from hdpfl_flower.privacy.plan import Plan, make_plan
+from hdpfl_tools.simulation.sites import nominal_noise
+from hdpfl_tools.site.ledger_checks.recompute import recompute_epsilon
 
 SECRET = 1.2345678
 PROFILE: dict[str, Any] = {

@@ -12,11 +12,11 @@ import pytest
 from hdpfl_flower.errors import Declined, LedgerError
 from hdpfl_flower.ledger.account import ChargedPlan
 from hdpfl_flower.ledger.hash_chain import Chain
-from hdpfl_flower.ledger.invariants import above_cap, check_entries, undercharged
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.ledger.renyi import capacity, prices_of
 from hdpfl_flower.privacy.accounting import Gaussians, Steps
 from hdpfl_flower.privacy.plan import Plan
+from hdpfl_tools.site.ledger_checks.invariants import above_cap, check_entries, undercharged
 from tests.hdpfl_flower.ledger.releases import ask, release, reserve
 
 ORDER, CAP = 8, (3.0, 1e-5)

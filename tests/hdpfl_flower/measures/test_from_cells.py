@@ -12,10 +12,10 @@ from scipy.special import expit, logit
 from sklearn import metrics
 
 from hdpfl_flower.measures.bootstrap import Estimate
-from hdpfl_flower.measures.calibration import Calibration
 from hdpfl_flower.measures.from_cells import OF_CELLS, NoisyCells, _auroc, measure_cells
 from hdpfl_flower.measures.score_cells import BINS, CELLS, MIDDLES, count_cells
 from hdpfl_flower.models.task import Task
+from hdpfl_tools.measures.calibration import Calibration
 
 FALSE_ALARM = 1e-6
 """Chance that a statistical test below fails on right code (their streams are fixed)."""

@@ -10,10 +10,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from client_app.audit import default_training, engine_of
-from client_app.training.dpsgd import train
-from client_app.training.engine_choice import engine_for
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.engines.dpsgd import train
+from hdpfl_flower.engines.engine_choice import engine_for
 from hdpfl_flower.errors import ModelError
 from hdpfl_flower.models.adapters import AdaptedNetwork, with_backbone
 from hdpfl_flower.models.backbones import _network, over
@@ -26,6 +25,7 @@ from hdpfl_flower.privacy.plan import RoundPlan
 from hdpfl_flower.system.weight_files import add_weights
 from hdpfl_flower.wire import encode_update
 from hdpfl_flower.work.backbone import read_backbone
+from hdpfl_tools.site.audit import default_training, engine_of
 
 IMAGES = Task.classification((1, 8, 8), 10)
 WIDTH = 6

@@ -13,14 +13,15 @@ from safetensors.torch import save_file
 from torch import nn
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import load_dataset, task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import DataError, ModelError
 from hdpfl_flower.models.backbones import _network, over
 from hdpfl_flower.models.networks import import_torchvision
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.system.weight_files import add_weights, weight_file
 from hdpfl_flower.work.backbone import OwnBackbone, ResNet18, read_backbone
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.datasets import load_dataset
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 
 IMAGES = Task.classification((1, 8, 8), 10)
 WIDTH = 6

@@ -1,6 +1,6 @@
 """Public weights of classes: what is trained, what is measured, what is refused, what it is for.
 
-That every engine clips the weighted gradient is in ``tests/client_app/training/test_engines.py``
+That every engine clips the weighted gradient is in ``tests/hdpfl_flower/engines/test_engines.py``
 and ``test_stacked_dpsgd.py``, where one of the tasks has weights.
 """
 
@@ -16,7 +16,7 @@ import torch
 from client_app.training.plain_sgd import LocalJob, Network
 from hdpfl_flower.config import tasks
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import DataError, TermsError
 from hdpfl_flower.models.losses import output_gradient
 from hdpfl_flower.models.task import Records, Task

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from hdpfl_flower.linalg.chacha20 import KEY, key_stream, keys_of
 from hdpfl_flower.privacy import noise
 from hdpfl_flower.privacy.noise import RandomStream, add_noise, add_noises, normals_of
-from tests.client_app.training.fake_gpu import NAME, fake_gpu
+from tests.hdpfl_flower.engines.fake_gpu import NAME, fake_gpu
 from tests.hdpfl_flower.privacy.test_noise import check_standard_normal
 
 KEYS = [bytes(range(first, first + KEY)) for first in (0, 200, 7)]

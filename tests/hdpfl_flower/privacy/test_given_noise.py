@@ -9,7 +9,7 @@ import pytest
 from hdpfl_flower.errors import AccountingError, Declined
 from hdpfl_flower.privacy.accounting import Steps, calibrate
 from hdpfl_flower.privacy.plan import Plan, make_plan
-from hdpfl_flower.scenarios.paper_formulas import pfa_multiplier, robust_hdp_multiplier
+from hdpfl_tools.simulation.scenarios.paper_formulas import pfa_multiplier, robust_hdp_multiplier
 from tests.hdpfl_flower.ledger.plans import SECRET, cost_of, planned, profile, terms
 
 

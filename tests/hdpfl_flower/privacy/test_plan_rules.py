@@ -16,7 +16,7 @@ from hdpfl_flower.errors import AccountingError, Declined
 from hdpfl_flower.privacy.accounting import Gaussians, PureSelections, Steps, event_of
 from hdpfl_flower.privacy.plan import OF_A_RECORD, OF_AN_UPDATE, Plan, make_plan, planned_steps
 from hdpfl_flower.privacy.policy import FREE_TERMS, changed_terms, check_policy, check_unchanged
-from hdpfl_flower.scenarios.paper_formulas import pfa_multiplier, robust_hdp_multiplier
+from hdpfl_tools.simulation.scenarios.paper_formulas import pfa_multiplier, robust_hdp_multiplier
 from tests.client_app.messages import SCHEMA
 from tests.hdpfl_flower.ledger.plans import SECRET, planned, profile, terms
 

@@ -16,7 +16,7 @@ from hdpfl_flower.ledger.renyi import prices_of
 from hdpfl_flower.privacy.accounting import Steps, event_of, merge
 from hdpfl_flower.privacy.plan import Plan, make_plan
 from hdpfl_flower.privacy.policy import check_unchanged
-from strategies.noise_aware.claimed_noise import least_noise_std
+from hdpfl_flower.weighting.claimed_noise import least_noise_std
 from tests.hdpfl_flower.ledger.plans import SECRET, cost_of, profile, terms
 
 LATE: dict[str, Any] = {"rounds": 8, "spend": "late ratio=8"}

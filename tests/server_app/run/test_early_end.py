@@ -8,7 +8,7 @@ import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import read_journal
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 
 
 @pytest.mark.usefixtures("guessed_noise")

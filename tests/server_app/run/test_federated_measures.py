@@ -13,22 +13,22 @@ from scipy.special import softmax
 from sklearn import metrics
 from sklearn.metrics import roc_auc_score
 
-from client_app.site.simulated import simulated_records
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.ledger.hash_chain import Chain
-from hdpfl_flower.ledger.invariants import check_entries
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.measures.score_cells import BINS, CELLS, count_cells
 from hdpfl_flower.models.evaluation import predict
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.monitoring.journal import read_journal
-from server_app.commands.compare import _write_csv
-from server_app.in_process.comparison import Comparison
-from server_app.in_process.in_process_run import run_in_process
-from server_app.reports.comparison_tables import tables
-from server_app.reports.run_page import make_report
+from hdpfl_tools.coordinator.commands.compare import _write_csv
+from hdpfl_tools.coordinator.reports.comparison_tables import tables
+from hdpfl_tools.coordinator.reports.run_page import make_report
+from hdpfl_tools.simulation.datasets import load_dataset
+from hdpfl_tools.simulation.in_process.comparison import Comparison
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.sites import simulated_records
+from hdpfl_tools.site.ledger_checks.invariants import check_entries
 from server_app.run.federated_measures import FEDERATED, facts_of
 from server_app.run.final_measures import EVENT
 from server_app.run.rounds import ready_strategy

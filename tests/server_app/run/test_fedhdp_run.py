@@ -13,7 +13,7 @@ from flwr.app import Error
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import read_journal
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from server_app.run.rounds import RunResult, run
 from tests.federation import ScriptedGrid, sends
 

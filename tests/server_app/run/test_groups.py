@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.evaluation import evaluate
 from hdpfl_flower.monitoring.journal import read_journal
-from hdpfl_flower.scenarios.groups import parse_groups, seen_by
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.datasets import load_dataset
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.scenarios.groups import parse_groups, seen_by
 from server_app.run.rounds import run
 from tests.federation import ScriptedGrid
 

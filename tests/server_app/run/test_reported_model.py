@@ -12,8 +12,8 @@ from safetensors.numpy import load_file
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.models.networks import flatten
-from server_app.in_process.grid import LocalGrid
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.in_process.grid import LocalGrid
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from server_app.run.rounds import RunResult
 
 ROUNDS = 4

@@ -12,8 +12,8 @@ import pytest
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError
 from hdpfl_flower.monitoring.journal import read_journal
-from server_app.commands import main
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.coordinator.commands import main
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 
 CONFIG = {
     "strategy": "fedavg", "rounds": 2, "epsilons": "1", "calibration": "robust-hdp", "run-id": "r",

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
-from server_app.in_process.comparison import Comparison
-from server_app.in_process.in_process_run import run_in_process
-from server_app.reports.comparison_tables import tables
+from hdpfl_tools.coordinator.reports.comparison_tables import tables
+from hdpfl_tools.simulation.in_process.comparison import Comparison
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 
 
 def terms_of(folder: Path, **more: object) -> RunConfig:

@@ -211,7 +211,7 @@ def test_flowers_own_start_runs_the_same_rule(tmp_path: Path) -> None:
     """Any ServerApp can run an HDPStrategy with Flower's Strategy.start."""
     terms = finalize_terms(terms_of(tmp_path))
     ours: RunResult = run(federation(noisy(8)), terms)
-    from hdpfl_flower.data.datasets import task_for
+    from hdpfl_flower.data.run_task import task_for
     from hdpfl_flower.models.networks import arrays_of, build_model
 
     initial = arrays_of(

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from flwr.app import RecordDict
 
-from client_app.site.simulated import InProcessContext
 from hdpfl_flower.monitoring.journal import read_journal
-from server_app.commands.promises import promises_table, read_promises
-from server_app.in_process.grid import LocalGrid
-from server_app.reports.run_page import make_report
+from hdpfl_tools.coordinator.commands.promises import promises_table, read_promises
+from hdpfl_tools.coordinator.reports.run_page import make_report
+from hdpfl_tools.simulation.in_process.grid import LocalGrid
+from hdpfl_tools.simulation.sites import InProcessContext
 from server_app.run.resume import JOURNAL
 from server_app.run.rounds import run, write_result
 from tests.client_app.messages import CLIENT_NOISE, SCHEMA, config_of, make_site

@@ -15,11 +15,11 @@ from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.privacy.plan import Plan
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_flower.weighting.by_epsilon import epsilon_weights
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from server_app.run.rounds import run
 from strategies import make_strategy
 from strategies.averaging.maximum import Maximum
-from strategies.averaging.weiavg import epsilon_weights
 from tests.federation import ScriptedGrid, sends
 
 MIXED = np.array([0.1, 0.1, 0.12, 0.09, 10.0, 9.9])

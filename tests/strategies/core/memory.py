@@ -12,7 +12,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.models.networks import Arrays
-from server_app.in_process.grid import LocalGrid
+from hdpfl_tools.simulation.in_process.grid import LocalGrid
 from strategies import make_strategy
 
 SITES = 20

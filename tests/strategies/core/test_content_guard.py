@@ -9,13 +9,14 @@ import numpy.typing as npt
 import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import load_dataset, task_of
+from hdpfl_flower.data.run_task import task_of
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.models.features import last_inputs
 from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_flower.updates import Outcome, RoundUpdates
+from hdpfl_tools.simulation.datasets import load_dataset
 from strategies.guards.content import UNDONE
 from strategies.guards.proof import SHARED
 from strategies.guards.registry import make_guard

@@ -17,7 +17,7 @@ from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import ProfileError, StrategyError, TermsError
 from hdpfl_flower.system.fingerprints import fingerprint_of
-from server_app.certificates import make_site_keys
+from hdpfl_tools.coordinator.certificates import make_site_keys
 from strategies.core import roster
 from tests.strategies.core.test_approvals import Operators, approves, run_of
 

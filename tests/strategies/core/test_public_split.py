@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.scenarios.budgets import draw_epsilons
-from hdpfl_flower.scenarios.published_budgets import epsilons
 from hdpfl_flower.updates import RoundUpdates
+from hdpfl_flower.weighting.by_epsilon import CEILING
+from hdpfl_tools.simulation.scenarios.budgets import draw_epsilons
+from hdpfl_tools.simulation.scenarios.published_budgets import epsilons
 from server_app.run.rounds import run
 from strategies import make_strategy
-from strategies.core.public_split import CEILING, split_public, stands
+from strategies.core.public_split import split_public, stands
 from tests.federation import ScriptedGrid, sends
 
 METHODS = ("gmm", "kmeans", "top:0.3", "threshold:1")

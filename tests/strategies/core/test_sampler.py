@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Error
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.models.networks import arrays_of, build_model
 from strategies import make_strategy

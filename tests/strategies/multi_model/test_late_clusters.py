@@ -15,7 +15,7 @@ from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import RoundUpdates
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from strategies import make_strategy
 from strategies.core.interface import State
 from strategies.multi_model.late_clusters import LateClusters

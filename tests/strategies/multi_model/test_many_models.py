@@ -16,7 +16,7 @@ from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import RoundUpdates
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from server_app.run.rounds import RunResult, run
 from strategies import make_strategy
 from strategies.core.interface import SiteRequest, State

@@ -14,11 +14,11 @@ from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.monitoring.influence import Influence
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from hdpfl_flower.weights import stretches, weighted_rows
+from hdpfl_flower.weighting import least_error
+from hdpfl_flower.weighting.by_records import stretches, weighted_rows
 from server_app.run.rounds import round_facts
 from strategies import make_strategy
 from strategies.core.round_report import RoundReport
-from strategies.noise_aware import mmse
 from strategies.noise_aware.mmse import MMSE, OneWeightMMSE
 
 N, CLASSES, INPUTS = 12, 5, 99
@@ -110,7 +110,7 @@ def test_each_row_has_the_weights_of_the_formula(odd: bool) -> None:
         for row in range(CLASSES):
             differ = differences(sums[:, row], np.full(len(steps), server_round), noises)
             seen += differ.factors.shape[1]
-            counted = differ.times(mmse.CURVATURE * R)
+            counted = differ.times(least_error.CURVATURE * R)
             rows.append(least_error_weights(target, counted, (INPUTS + 1) * noise))
         shares, middle = np.array(rows), steps.mean()
         apart = middle * np.einsum("ri,irj->rj", shares - target, uploads)

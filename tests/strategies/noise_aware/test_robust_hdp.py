@@ -15,11 +15,12 @@ import pytest
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_flower.weighting.inverse_variance import inverse_variance_weights
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from strategies import STRATEGIES
 from strategies.core.base import State
 from strategies.core.checks import check_outcome
-from strategies.noise_aware.oracle import Oracle, inverse_variance_weights
+from strategies.noise_aware.oracle import Oracle
 from strategies.noise_aware.robust_hdp import RobustHDP
 
 N, D = 8, 4_000

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_app.after_run.personal_model import read_personal_model, simulated_model_path
-from client_app.site.personal_state import load_state, simulated_state_path
+from client_app.after_run.personal_model import read_personal_model
+from client_app.site.personal_state import load_state
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.models.networks import flatten
 from hdpfl_flower.models.parts import parts_of
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.sites import simulated_model_path, simulated_state_path
 from server_app.run.rounds import RunResult
 from tests.cases import sampled
 

@@ -16,8 +16,8 @@ from hdpfl_flower.errors import Declined, HDPFLError, ModelError
 from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_flower.privacy.policy import check_policy
 from hdpfl_flower.work import Alternate, Frozen, Joint, Offset, Plain
-from server_app.commands.promises import promises_table, read_promises
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.coordinator.commands.promises import promises_table, read_promises
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from server_app.run.rounds import ready_strategy
 from strategies.core.privacy_statement import describe
 from tests.hdpfl_flower.ledger.plans import profile

@@ -15,7 +15,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.networks import flatten
-from server_app.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from server_app.run.rounds import RunResult, ready_strategy, run
 from strategies import make_strategy
 from strategies.splitting.scheme import Scheme

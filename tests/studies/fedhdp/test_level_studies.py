@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.scenarios.budgets import draw_epsilons
-from hdpfl_flower.scenarios.partitions import split
+from hdpfl_tools.simulation.datasets import load_dataset
+from hdpfl_tools.simulation.scenarios.budgets import draw_epsilons
+from hdpfl_tools.simulation.scenarios.partitions import split
 from strategies import make_strategy
 from studies.fedhdp.level_study import LevelStudy, alike_opt_outs
 from studies.fedhdp.level_tables import LevelResult, findings

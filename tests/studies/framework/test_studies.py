@@ -11,8 +11,8 @@ from typing import Any, get_args
 import pytest
 
 from hdpfl_flower.config.run_config import GROUPS, RunConfig
-from server_app.in_process.comparison import OnRound, RunJob
-from server_app.in_process.liars import OVERSTATED, Attack
+from hdpfl_tools.simulation.in_process.comparison import OnRound, RunJob
+from hdpfl_tools.simulation.in_process.liars import OVERSTATED, Attack
 from studies import STUDIES
 from studies.framework import kept_runs as kept
 from studies.framework.kept_runs import name_of

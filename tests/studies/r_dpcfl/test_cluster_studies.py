@@ -9,7 +9,7 @@ import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Event, finished_rounds, read_journal
-from server_app.in_process.comparison import RunJob
+from hdpfl_tools.simulation.in_process.comparison import RunJob
 from studies.framework.kept_runs import with_run_name
 from studies.framework.results import grid_values
 from studies.r_dpcfl.accuracy import unequal_budgets, unequal_first_batches

@@ -14,10 +14,10 @@ import pytest
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.estimators.noise_level import estimate_noise_levels
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.scenarios.published_budgets import epsilons
 from hdpfl_flower.updates import RoundUpdates
+from hdpfl_flower.weighting.inverse_variance import inverse_variance_weights
+from hdpfl_tools.simulation.scenarios.published_budgets import epsilons
 from strategies import make_strategy
-from strategies.noise_aware.oracle import inverse_variance_weights
 from studies.robust_hdp import noise_table
 from studies.robust_hdp.noise_table import ILL_CONDITIONED, PAPER, paper_multiplier
 

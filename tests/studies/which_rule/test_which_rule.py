@@ -11,8 +11,8 @@ from unittest.mock import ANY
 import pytest
 from scipy import stats
 
-from hdpfl_flower.scenarios.budgets import draw_batch_sizes, draw_epsilons
-from server_app.in_process.comparison import RunJob
+from hdpfl_tools.simulation.in_process.comparison import RunJob
+from hdpfl_tools.simulation.scenarios.budgets import draw_batch_sizes, draw_epsilons
 from strategies import make_strategy
 from studies.framework.study import Options
 from studies.which_rule import study

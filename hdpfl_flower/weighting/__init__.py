@@ -1,0 +1,1 @@
+"""Weights of a round's updates: by records, by estimated noise, by least error."""

@@ -1,0 +1,107 @@
+"""``hdpfl check``: checks of a run config before ``flwr run``, or of a strategy by its contract."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.data.stated_task import is_own
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.system.own_code import search_here, show_own, shown_to_its_author
+from hdpfl_flower.system.printable import printable
+from hdpfl_tools.coordinator.progress import show_json, show_line, waiting
+
+RESUME_FROM = "resume-from"
+
+
+def check(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN.TOML|STRATEGY",
+            help="A run config; or a strategy of the table, or module:Class of your own.",
+        ),
+    ],
+    app: Annotated[Path, typer.Option(help="The app's folder, as for flwr run.")] = Path(),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print check and fault as JSON; no fault: it passed.")
+    ] = False,
+) -> None:
+    """Check a run config before flwr run, or a strategy by its contract; exit 1 at a fault.
+
+    Of a run config, the message names the key and the remedy, where flwr run says '[code: 15]'.
+    """
+    search_here()
+    faults = {what: ""}
+    if what.endswith(".toml"):
+        _check_run(Path(what), app)
+        if not as_json:
+            show_line(f"ok      {what}")
+    else:
+        faults = _faults_of(what, quiet=as_json)
+    if as_json:
+        show_json(faults)
+    if any(faults.values()):
+        raise typer.Exit(1)
+
+
+def _check_run(path: Path, app: Path) -> None:
+    """Raise an ``HDPFLError`` for a fault that Flower, the server or every site would refuse."""
+    sys.path.append(str(app.absolute()))  # a project's own strategy and model
+    config = RunConfig.load(path, apart=(RESUME_FROM,))
+    declared = _declared(app)
+    for key in flatten(config.settings):
+        if declared and key not in declared:
+            remedy = f"declare it, with its default, under [tool.flwr.app.config] in {app}"
+            close = get_close_matches(key, declared, n=1)
+            raise TermsError(
+                f"terms {path}: '{key}' is not a key of the run config; "
+                + (f"did you mean '{close[0]}'?" if close else f"{remedy}/pyproject.toml")
+            )
+    if is_own(config.terms.dataset):  # for simulations, in which the data set says the task
+        return
+    with waiting("imports and checks"):
+        from server_app.run.rounds import ready_strategy
+
+        ready_strategy(config)
+
+
+def _declared(app: Path) -> set[str]:
+    """Return the keys that ``flwr run`` of ``app`` lets a user set; none where no app is."""
+    try:
+        content = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8-sig"))
+        return set(flatten(content["tool"]["flwr"]["app"]["config"]))
+    except (OSError, ValueError, LookupError):
+        return set()
+
+
+def _faults_of(strategy: str, *, quiet: bool) -> dict[str, str]:
+    from hdpfl_tools.contract import run_contract
+
+    faults = {}
+    with shown_to_its_author():
+        for text, fault in run_contract(strategy, show_own):
+            faults[text] = fault or ""
+            if not quiet:
+                show_line(f"FAILED  {text}: {printable(fault)}" if fault else f"ok      {text}")
+    return faults
+
+
+def flatten(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield run config keys as Flower names them, with dotted tables.
+
+    >>> list(flatten({"rounds": 3, "r-dpcfl": {"clusters": 2}}))
+    ['rounds', 'r-dpcfl.clusters']
+    """
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from (f"{key}.{name}" for name in flatten(value))
+        else:
+            yield key

@@ -1,0 +1,142 @@
+"""``hdpfl-site approve``: approval of a run, of public weights, or of an app."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import client_app
+from client_app.site.app_digest import PACKAGES
+from hdpfl_flower.errors import DeploymentError, ModelError
+from hdpfl_flower.system.printable import printable
+from hdpfl_tools.site.approval.fab import ENTRY_POINTS, PROJECT, Bundle, install, read_bundle
+from hdpfl_tools.site.commands.options import ProfileOption, open_profile
+from hdpfl_tools.site.commands.requests import ByOption, approve_run
+
+SHIPPED = ("*.py", "data/schemas/*.toml")
+"""File endings of an app's packages; other files are not expected."""
+WEIGHTS = (".safetensors", ".pt", ".pth")
+"""Endings of files of weights."""
+
+
+def approve(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="REQUEST | WEIGHTS | APP.fab",
+            help="A request, by the number or the digits that 'requests' prints, or to be asked by "
+            "its run's name; a file of weights (.safetensors, or torch's .pt, .pth); with --to an "
+            "app of 'flwr build'.",
+        ),
+    ],
+    profile: ProfileOption = None,
+    by: ByOption = "",
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", "--out", metavar="DIR", help="App: folder of the approved apps."),
+    ] = None,
+    sha256: Annotated[
+        str, typer.Option(help="App: its expected SHA-256, from the coordinator.")
+    ] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Approve a run, a public file of weights, or with --to an app.
+
+    A run: prints its terms, its price and its disclosures, and asks. The ledger records the
+    decider and the terms; other terms, or another app, wait for approval again.
+
+    Weights: copies the file to this machine's place for them and prints its digest, which
+    'policy.weights' lists, and a run config names in 'start' or 'backbone'. Look at where a file
+    comes from before.
+
+    An app, bit by bit: lists the files that differ from the package installed here, and asks. Run
+    it as the administrator: the user of the SuperNode must not be able to write to DIR.
+    """
+    if to is not None:
+        _approve_app(Path(what), to, sha256, yes=yes)
+    elif sha256:
+        raise DeploymentError("'--sha256' is of an app: add --to DIR, or leave it out for a run")
+    elif Path(what).suffix in WEIGHTS:
+        _approve_weights(Path(what))
+    else:
+        approve_run(open_profile(profile), what, by, yes=yes)
+
+
+def _approve_weights(file: Path) -> None:
+    from hdpfl_flower.models.public_weights import tensors_in
+    from hdpfl_flower.system.weight_files import add_weights, read_file, weight_file
+
+    digest = add_weights(file)
+    try:
+        tensors_in(read_file(digest), str(file))
+    except ModelError:
+        weight_file(digest).unlink()
+        raise
+    typer.echo(f'{weight_file(digest)}\nin the profile: [policy] weights = ["{digest}"]')
+
+
+def _approve_app(app: Path, to: Path, sha256: str, *, yes: bool) -> None:
+    bundle = read_bundle(app)
+    if sha256 and sha256.strip().lower() != bundle.sha256:
+        raise DeploymentError(
+            f"{app} is another app: its SHA-256 is {bundle.sha256}; ask the coordinator which "
+            "one is meant"
+        )
+    typer.echo(printable(f"{bundle.app} {bundle.version}, {len(bundle.files)} files"))
+    typer.echo(f"SHA-256 {bundle.sha256}")
+    needs = ", ".join(bundle.dependencies) or "none"
+    typer.echo(f"{PROJECT}: starts {ENTRY_POINTS['clientapp']} here and installs nothing; it says")
+    typer.echo(printable(f"  that it needs {needs}"))
+    changes = list(differences(bundle))
+    typer.echo(f"unlike the package installed here: {len(changes) or 'nothing'}")
+    for line in changes:
+        typer.echo(f"  {printable(line)}")
+    if not yes and not typer.confirm("It will read this site's records. Approve it?"):
+        raise DeploymentError("nothing was approved")
+    folder = to.expanduser().absolute()
+    launcher = install(bundle, folder)
+    typer.echo(f"approved: {folder / 'apps' / bundle.sha256}")
+    if others := len(list((folder / "apps").glob("[!.]*"))) - 1:
+        typer.echo(
+            f"other apps approved here: {others}; remove from {folder / 'apps'} those that no run "
+            "uses"
+        )
+    typer.echo(f"start the SuperNode and its flower-superexec with PATH={launcher.parent}")
+    if os.geteuid() != 0:
+        typer.echo(f"warning: this user can change {folder}; run the SuperNode as another one")
+
+
+def differences(bundle: Bundle) -> Iterator[str]:
+    """Yield the app's differences from the installed package, one per line.
+
+    Not of its ``pyproject.toml``: no installed package has one.
+    """
+    mine, sent = dict(_installed()), bundle.files
+    for name in sorted((mine.keys() | sent.keys()) - {PROJECT}):
+        if name not in mine:
+            yield f"added    {name}"
+        elif name not in sent:
+            yield f"missing  {name}"
+        elif sent[name] != mine[name]:
+            yield f"changed  {name}"
+
+
+def _installed() -> Iterator[tuple[str, bytes]]:
+    """Yield the installed packages' files, with their bundle names."""
+    root = Path(client_app.__file__).parents[1]
+    for package, pattern in itertools.product(PACKAGES, SHIPPED):
+        for path in (root / package).rglob(pattern):
+            yield path.relative_to(root).as_posix(), path.read_bytes()
+    # A source folder has an egg-info, too, without the licence.
+    for installed in distributions(name="hdpfl-flower"):
+        if text := installed.read_text("licenses/LICENSE"):
+            yield "LICENSE", text.encode()
+            readme = installed.metadata.get_payload()  # type: ignore[attr-defined]
+            yield "README.md", str(readme).encode()
+            return

@@ -1,0 +1,81 @@
+"""``hdpfl-site schema``: draft from a file, check, and made-up tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hdpfl_flower.config.named_files import is_path, read_schema
+from hdpfl_tools.site.commands.options import check_free, naming, write_file
+from hdpfl_tools.site.commands.texts.render import text_of
+
+
+def schema(  # noqa: PLR0913, PLR0917 - options of a command line
+    file: Annotated[
+        str, typer.Argument(help="A schema, FILE.toml or a built-in one; with --to a CSV.")
+    ],
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", "--out", help="Draft this schema, FILE.toml, from the site's CSV."),
+    ] = None,
+    label: Annotated[str, typer.Option(help="Of a draft: name of the column to predict.")] = "",
+    id_: Annotated[
+        str, typer.Option("--id", help="Of a draft: column of the protected unit.")
+    ] = "",
+    mock: Annotated[
+        Path | None, typer.Option(help="Write a made-up table of the schema, FILE.csv.")
+    ] = None,
+    rows: Annotated[int, typer.Option(help="Of a made-up table.", min=1, max=1_000_000)] = 300,
+    seed: Annotated[int, typer.Option(help="Another seed is another table.", min=0)] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+) -> None:
+    """Check a public schema; with --to draft one from a CSV, with --mock make up a table.
+
+    The check shows the model's inputs. No record is read; 'hdpfl-site profile check --terms' reads
+    them by the schema of a run.
+
+    A draft holds names and types of the CSV's columns, and a mark where a person must choose. The
+    content of the records, and the lines for the profile, are shown here alone; no data leave.
+
+    A made-up table rehearses a run at ε = 0: types, bounds, categories and missing values are the
+    schema's.
+    """
+    if to is not None and mock is not None:
+        raise typer.BadParameter("--to and --mock exclude each other")
+    if to is not None:
+        _draft(Path(file), to, label, id_, force=force)
+        return
+    if mock is not None:
+        _mock(file, mock, rows, seed, force=force)
+        return
+    from hdpfl_flower.data.schema import Schema
+
+    typer.echo(text_of("schema", file=file, schema=Schema.load(_schema_text(file))))
+
+
+def _draft(file: Path, to: Path, label: str, id_: str, *, force: bool) -> None:
+    from hdpfl_tools.tables.schema_draft import draft_schema
+
+    check_free(to, force=force)
+    with naming(file):
+        draft = draft_schema(file, label, id_)
+    write_file(to, draft.text.encode(), force=force)
+    typer.echo(text_of("draft", draft=draft, to=to))
+
+
+def _mock(schema: str, to: Path, rows: int, seed: int, *, force: bool) -> None:
+    from hdpfl_flower.data.schema import Schema
+    from hdpfl_tools.tables.mock_table import mock_table
+
+    check_free(to, force=force)
+    write_file(to, mock_table(Schema.load(_schema_text(schema)), rows, seed).encode(), force=force)
+    typer.echo(
+        f"wrote {to}: {rows} made-up records, of no person; their label follows a made-up rule, so "
+        "no score on them says anything of real ones"
+    )
+
+
+def _schema_text(name: str) -> str:
+    return read_schema(Path(name)) if is_path(name) else name

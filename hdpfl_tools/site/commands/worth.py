@@ -1,0 +1,124 @@
+"""``hdpfl-site worth``: models compared on the site's own records, after a run or before it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_tools.site.commands.options import ProfileOption, check_free, open_profile, write_file
+
+if TYPE_CHECKING:
+    from hdpfl_flower.config.profile import Profile
+    from hdpfl_tools.site.worth.comparison import Question
+
+
+def worth(  # noqa: PLR0913, PLR0917 - options of a command line
+    profile: ProfileOption = None,
+    terms: Annotated[
+        Path | None,
+        typer.Option("--terms", "--run-config", help="Of a run to come: what to expect of it."),
+    ] = None,
+    run: Annotated[
+        str, typer.Option(help="The run's id; refused if another run's model is kept.")
+    ] = "",
+    by: Annotated[
+        str,
+        typer.Option(help="log-loss, auroc, brier, accuracy, concordance, mse or mae."),
+    ] = "",
+    folds: Annotated[int, typer.Option(min=0, max=50, help="Folds of home training; 0: none.")] = 5,
+    confidence: Annotated[float, typer.Option(min=0.5, max=0.999, help="Of the intervals.")] = 0.95,
+    seed: Annotated[int, typer.Option(min=0, help="Of home training, folds and resamples.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Picture to write, FILE.png.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+) -> None:
+    """Judge whether the last run was worth joining; with --terms predict a run's worth.
+
+    On the site's own held-out records: the best constant, the site's own model trained at home
+    without noise, the joined model, and the personal models that the run left here, with paired
+    confidence intervals and a verdict in words. Below it home training is cross-validated over all
+    records of the site. With --terms all is cross-validated, and in place of a run's models stands
+    DP-SGD with the plan's noise on these records alone. Everything stays here: nothing is written,
+    charged or sent.
+    """
+    from hdpfl_tools.site.worth.comparison import Question
+    from hdpfl_tools.site.worth.judgement import WorthJudgement
+    from hdpfl_tools.site.worth.wording import size_of, words
+
+    site = open_profile(profile)
+    if folds == 1:
+        raise typer.BadParameter("--folds is 0 or at least 2")
+    question = Question(run, by, folds, confidence, seed)
+    if terms is not None:
+        if run or plot is not None or not folds:
+            raise typer.BadParameter("--terms goes without --run and --plot, and with --folds")
+        _expect(site, terms, question, as_json=as_json)
+        return
+    if plot is not None:
+        from hdpfl_tools.site.worth.picture import check_pictures
+
+        check_pictures()
+        check_free(plot, force=force)
+    judgement = WorthJudgement(site, question)
+    run_id = judgement.model.terms.run_id
+    # The table that decides is shown first: it stands where the other one is interrupted.
+    decides = judgement.on_held_out(shown_progress)
+    if plot is not None:
+        from hdpfl_tools.site.worth.picture import draw
+
+        title = f"Run '{run_id}' on this site's {size_of(decides)} held out: {decides.verdict}"
+        write_file(plot, draw(decides, title), force=force)
+    if not as_json:
+        typer.echo(words("held out", decides, run=run_id, plot=str(plot or "")))
+    home = judgement.at_home(shown_progress) if folds else None
+    if as_json:
+        facts = {
+            "run": run_id,
+            "verdict": decides.verdict,
+            "held-out": decides.facts(),
+            "cross-validated-at-home": {"folds": folds, **home.facts()} if home else None,
+        }
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    typer.echo(words("at home", home, folds=folds))
+
+
+@contextmanager
+def shown_progress(title: str, total: int) -> Iterator[Callable[[], None]]:
+    """Show a bar on a terminal's stderr, else its title alone; yields its update function."""
+    with typer.progressbar(length=total, label=title, file=sys.stderr) as bar:
+        yield lambda: bar.update(1)
+
+
+def _expect(site: Profile, terms: Path, question: Question, *, as_json: bool) -> None:
+    """Print the expected model of the site's records alone, under a run's plan."""
+    from hdpfl_flower.privacy.plan import make_plan
+    from hdpfl_flower.privacy.policy import check_policy
+    from hdpfl_tools.site.worth.expectation import expect, in_words
+    from hdpfl_tools.site.worth.wording import words
+
+    run = RunConfig.load(terms).terms
+    check_policy(site, run)
+    expectation = expect(site, run, make_plan(site, run), question, shown_progress)
+    comparison = expectation.comparison
+    if as_json:
+        facts = {"spread": expectation.spread, **comparison.facts()}
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    typer.echo(
+        words(
+            "expected",
+            comparison,
+            folds=question.folds,
+            seeds=expectation.seeds,
+            spread=f"{expectation.spread:.3f}",
+            conclusion=in_words(expectation),
+        )
+    )

@@ -1,0 +1,1 @@
+"""Tables of sites: schemas drafted, exports checked and read."""

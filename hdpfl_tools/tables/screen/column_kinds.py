@@ -1,0 +1,255 @@
+"""Guess of a column's kind, only for the site's own screen, as ``losses.py``."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.config.data_source import OwnColumn
+from hdpfl_flower.data.columns import Mask, Notation, Texts, days_in
+from hdpfl_flower.data.own_table import marked_number
+from hdpfl_flower.data.table_reader import Redacted
+from hdpfl_tools.tables.screen.losses import Labels, Loss, counted, loss
+
+_TIMES = (  # noqa: SIM905 - a list of them would be a page
+    "| %H:%M| %H:%M:%S|T%H:%M:%S| %H:%M:%S.%f|T%H:%M:%S.%f|T%H:%M%z|T%H:%M:%S%z|T%H:%M:%S.%f%z"
+    "| %H:%M:%S%z| %H:%M:%S.%f%z| %H:%M:%S %z| %H:%M:%S.%f %z| %H:%M:%S UTC| %H:%M:%S.%f UTC"
+    "|:%H:%M:%S|:%H:%M:%S.%f"
+).split("|")
+_DAYS = (  # noqa: SIM905 - a list of them would be a page
+    "%Y-%m-%d|%d.%m.%Y|%d/%m/%Y|%m/%d/%Y|%Y%m%d|%Y/%m/%d|%d-%m-%Y|%m-%d-%Y|%d%b%Y|%d-%b-%Y|%d %b %Y"
+    "|%d%b%y|%d-%b-%y|%d.%m.%y|%d/%m/%y|%m/%d/%y|%m.%d.%Y|%b %d %Y|%b %d, %Y"
+).split("|")
+DATES = tuple(f"{day}{time}" for day in _DAYS for time in _TIMES)
+CENTURY = 1930
+"""First year of two digits in a draft; the site chooses."""
+_SHAPES = {"%Y": "[0-9]{4}", "%y": "[0-9]{2}", "%b": "[A-Za-z]{3}", "%f": "[0-9]+"}
+_SHAPES |= {"%z": "(?:Z|[+-][0-9]{2}:?[0-9]{2})"}
+_BEGIN = re.compile("[0-9]|[A-Za-z]{3} [0-9]")
+_READABLE = 0.8
+_CODES, _WORDS = 10, 20
+"""Maximum distinct whole numbers, and texts, taken for categories."""
+_MOST_TEXTS = 1000
+_CODE = re.compile(r"-?(9+|8+|7+)(\.0*)?")
+_SERIAL = (14_611, 54_789)
+"""Excel's days of 1940-01-01 and 2050-01-01."""
+_MARKED = re.compile(r"(<=?|>=?|\u2264|\u2265)? *[+-]?[0-9][0-9.,' ]*(.{0,12})", re.DOTALL)
+
+Kind = Literal["number", "category", "date", "left out"]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ColumnKind(Redacted):
+    """Guessed kind of a column, for the screen.
+
+    Attributes:
+        name: of the header.
+        kind: the guess.
+        note: content of the column.
+        formats: of its dates.
+        as_written: marks of its numbers.
+        lost: cells that hold something and cannot be read so.
+    """
+
+    name: str
+    kind: Kind
+    note: str
+    formats: tuple[str, ...] = ()
+    as_written: OwnColumn = field(default_factory=OwnColumn)
+    lost: Loss = field(default_factory=lambda: Loss(0, 0))
+
+
+def kind_of(
+    name: str, texts: Texts, held: Mask, notation: Notation, labels: Labels | None
+) -> ColumnKind:
+    """Return the guessed kind of a column.
+
+    Args:
+        name: of the header.
+        texts: its cells.
+        held: which are not missing, shape ``(n,)``.
+        notation: of numbers.
+        labels: of the rows; None: losses are not shown by label.
+    """
+    count = int(held.sum())
+    said = f"'{name}': "
+    if not count:
+        return ColumnKind(name, "left out", f"{said}left out, every cell is missing")
+    share = f"{count} of {len(held)} hold something"
+    # Dates first: 20240131 is also a number.
+    if formats := _formats(texts, held):
+        read = np.isfinite(texts.days(formats, CENTURY))
+        lost = _lost(texts, held & ~read, held, labels)
+        note = f"{said}date, {share}: {', '.join(formats)}{_two_orders(texts, held, formats)}"
+        return ColumnKind(name, "date", note, formats, lost=lost)
+    written, numbers = _as_numbers(texts, held, notation)
+    is_number = np.isfinite(numbers) & held
+    if is_number.sum() >= _READABLE * count:
+        lost = _lost(texts, held & ~is_number, held, labels)
+        share += f", {lost.lost} of them no number"
+        kind, note = _numeric(numbers[is_number], share, most_frequent(texts, held))
+        marked = held & is_number & ~np.isfinite(texts.numbers(notation))
+        if marked.any():
+            note += f"; {int(marked.sum())} with marks: {most_frequent(texts, marked)}"
+        return ColumnKind(name, kind, said + note, as_written=written, lost=lost)
+    different = len(np.unique(texts.rows[held]))
+    if different <= _WORDS and (2 * different <= count or different <= 2):
+        return ColumnKind(
+            name, "category", f"{said}category, {share}: {most_frequent(texts, held)}"
+        )
+    return ColumnKind(
+        name, "left out", f"{said}left out, {different} different texts: free text, or an id (--id)"
+    )
+
+
+def _lost(texts: Texts, bad: Mask, held: Mask, labels: Labels | None) -> Loss:
+    return loss(bad, held, labels, counted(texts, bad))
+
+
+def _as_numbers(
+    texts: Texts, held: Mask, notation: Notation
+) -> tuple[OwnColumn, npt.NDArray[np.float64]]:
+    """Return marks of numbers, and the numbers (n,)."""
+    numbers = texts.numbers(notation)
+    bad = held & ~np.isfinite(numbers)
+    if not bad.any():
+        return OwnColumn(), numbers
+    counts = np.bincount(texts.rows[bad], minlength=len(texts.values))
+    units: Counter[str] = Counter()
+    has_limit = False
+    for place in np.flatnonzero(counts):
+        match = _MARKED.fullmatch(texts.plain[place].decode(errors="replace"))
+        if match:
+            has_limit = has_limit or bool(match[1])
+            units[match[2]] += int(counts[place])
+    # A unit is written often; a text that is written once is no unit but an error.
+    strip = [unit for unit, n in units.items() if unit and n >= 0.05 * held.sum()]
+    written = OwnColumn.model_validate({"strip": strip, "below-limit": "half" if has_limit else ""})
+    read = [marked_number(text, written, notation) for text in texts.plain]
+    return written, np.array(read, dtype=np.float64)[texts.rows]
+
+
+def _numeric(numbers: npt.NDArray[np.float64], share: str, values: str) -> tuple[Kind, str]:
+    """Return the kind of a number column, and its note."""
+    different, counts = np.unique(numbers, return_counts=True)
+    whole = bool((different == np.floor(different)).all())
+    codes = _likely_codes(different, counts)
+    if whole and len(different) <= _CODES:
+        return "category", f"category of codes, {share}: {values}{codes}"
+    low, high = different[0], different[-1]
+    is_serial = _SERIAL[0] <= low and high <= _SERIAL[1]
+    serial = "; a spreadsheet's days since 1900? Export dates as texts" if is_serial else ""
+    if whole and len(different) == len(numbers) and len(numbers) > _WORDS:
+        return "left out", f"left out, every number is another: an id (--id)?{serial}"
+    return "number", f"number, {share}, from {low:g} to {high:g}{codes}{serial}"
+
+
+def _likely_codes(different: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]) -> str:
+    """Return likely codes of missing: -9, -99, 999.
+
+    They consist of one digit (9, 8 or 7), and lie apart from all other values by more than a
+    quarter of their range, or are the only negative ones.
+    """
+    codes: list[str] = []
+    rest = different
+    for _ in range(6):
+        for end, near in ((0, 1), (-1, -2)):
+            if len(rest) < 3 or not _CODE.fullmatch(f"{rest[end]:g}"):
+                continue
+            others = np.delete(rest, end)
+            is_apart = abs(rest[end] - rest[near]) > 0.25 * (others[-1] - others[0])
+            if is_apart or rest[end] < 0 <= others[0]:
+                codes.append(f"{rest[end]:g} ({counts[different == rest[end]][0]} times)")
+                rest = others
+                break
+    marks = ", ".join(codes)
+    return (
+        f"; likely codes of a missing value: {marks}: then add them to 'missing'" if codes else ""
+    )
+
+
+def _shape(form: str) -> re.Pattern[str]:
+    pieces = (
+        _SHAPES.get(piece, "[0-9]{1,2}") if piece[:1] == "%" else re.escape(piece)
+        for piece in re.split("(%.)", form)
+    )
+    return re.compile("".join(pieces))
+
+
+_FORMS = {form: _shape(form) for form in DATES}
+
+
+def _read_by(form: str, values: dict[str, int]) -> list[str]:
+    shape = _FORMS[form]
+    return [
+        value
+        for value in values
+        if shape.fullmatch(value) and np.isfinite(days_in(value.encode(), (form,), CENTURY))
+    ]
+
+
+def is_date(text: str) -> bool:
+    """Return whether any known format reads ``text``."""
+    return any(_read_by(form, {text: 1}) for form in DATES)
+
+
+def _sample(texts: Texts, held: Mask) -> dict[str, int]:
+    """Return counts of some distinct texts."""
+    used = np.unique(texts.rows[held])
+    counts = np.bincount(texts.rows[held], minlength=len(texts.values))
+    return {
+        texts.plain[row].decode(errors="replace"): int(counts[row]) for row in used[:_MOST_TEXTS]
+    }
+
+
+def _formats(texts: Texts, held: Mask) -> tuple[str, ...]:
+    """Return the date formats that read most cells; none for too few."""
+    values = _sample(texts, held)
+    total = sum(values.values())
+    # Every format begins with a digit or a month: most columns are ruled out at once.
+    begun = (count for value, count in values.items() if _BEGIN.match(value))
+    if sum(begun) < _READABLE * total:
+        return ()
+    left, formats = dict(values), []
+    while left:
+        read = {form: _read_by(form, left) for form in DATES}
+        best = max(DATES, key=lambda form: sum(values[value] for value in read[form]))
+        if sum(values[value] for value in read[best]) < 0.05 * total:
+            break
+        formats.append(best)
+        left = {value: count for value, count in left.items() if value not in {*read[best]}}
+    dated = total - sum(left.values())
+    return tuple(formats) if dated >= _READABLE * total else ()
+
+
+def _two_orders(texts: Texts, held: Mask, formats: tuple[str, ...]) -> str:
+    """Return a note on dates of two orders."""
+    values = _sample(texts, held)
+    for form in formats:
+        other = form.replace("%d", "%_").replace("%m", "%d").replace("%_", "%m")
+        if other not in _FORMS or other == form:
+            continue
+        mine, theirs = {*_read_by(form, values)}, {*_read_by(other, values)}
+        shared = {value: value.encode() for value in mine & theirs}
+        twice = sum(
+            values[value]
+            for value, text in shared.items()
+            if days_in(text, (form,), CENTURY) != days_in(text, (other,), CENTURY)
+        )
+        if other in formats:
+            return f"; two orders of day and month: {twice} cells are ambiguous, export them anew"
+        if mine <= theirs and twice:
+            return "; ambiguous: no day is above 12, so the order of day and month is not known"
+    return ""
+
+
+def most_frequent(texts: Texts, held: Mask) -> str:
+    """Return the most frequent texts and counts."""
+    counts = counted(texts, held)
+    shown = ", ".join(f"'{text}' {count}" for text, count in counts.most_common(_CODES))
+    return shown + (", …" if len(counts) > _CODES else "")

@@ -1,0 +1,75 @@
+"""Named data set of natural owners: the hospitals of Heart."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hdpfl_flower.data.run_task import task_of
+from hdpfl_flower.models.task import Records
+from hdpfl_tools.simulation.datasets import HOSPITALS, Dataset, load_dataset
+
+REAL = os.environ.get("HDPFL_TEST_DATA", "")
+HEADER = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,target\n"
+COUNTS = (12, 10, 9, 5)
+"""Records of the four hospitals that the tests write."""
+
+
+@pytest.fixture(autouse=True)
+def _forget_what_was_loaded() -> None:
+    load_dataset.cache_clear()
+
+
+def real_folder(name: str) -> str:
+    """Return the folder of the real data sets, or skip the test."""
+    if not REAL or not (Path(REAL) / name).is_dir():
+        pytest.skip(f"set HDPFL_TEST_DATA to a folder that holds {name}/ to check the real set")
+    return REAL
+
+
+def check(dataset: Dataset, name: str) -> Records:
+    """Check the types and shapes that the task promises; return the test records."""
+    assert dataset.task == task_of(name)
+    assert dataset.test is not None
+    assert dataset.owners is not None
+    assert dataset.owners.dtype == np.int64
+    assert dataset.owners.shape == (len(dataset.train),)
+    for records in (dataset.train, dataset.test):
+        assert records.features.dtype == np.float32
+        assert records.features.shape == (len(records), *dataset.task.input_shape)
+        assert records.targets.shape == (len(records),)
+        assert records.targets.dtype == (np.int64 if dataset.task.classes else np.float32)
+    return dataset.test
+
+
+def write_heart(paths: list[Path]) -> None:
+    """Write four hospitals; a record's age is 20 + its place, its label the hospital's parity."""
+    for hospital, (path, count) in enumerate(zip(paths, COUNTS, strict=True)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [f"{20 + i},1,4,120,?,0,0,150,0,1,2,0,3,{hospital % 2 * 3}\n" for i in range(count)]
+        path.write_text(HEADER + "".join(rows), encoding="utf-8")
+
+
+@pytest.mark.parametrize("layout", ["heart/processed.{}.data", "{}/data.csv"])
+def test_heart_has_four_natural_owners_and_tests_every_fifth(tmp_path: Path, layout: str) -> None:
+    write_heart([tmp_path / layout.format(hospital) for hospital in HOSPITALS])
+    dataset = load_dataset("heart", str(tmp_path))
+    test = check(dataset, "heart")
+    assert dataset.owners is not None
+    np.testing.assert_array_equal(np.bincount(dataset.owners), [10, 8, 8, 4])
+    np.testing.assert_array_equal(dataset.train.targets, dataset.owners % 2)
+    # Age is the first feature, [20, 90] scaled to [-1, 1].
+    place = np.rint((dataset.train.features[:, 0] + 1) * 35).astype(int)
+    np.testing.assert_array_equal(place[dataset.owners == 2], [0, 1, 2, 3, 5, 6, 7, 8])
+    np.testing.assert_array_equal(np.rint((test.features[:, 0] + 1) * 35), [4, 9, 4, 9, 4, 4])
+
+
+def test_real_heart_has_the_documented_hospitals() -> None:
+    dataset = load_dataset("heart", real_folder("heart"))
+    assert len(dataset.train) + len(check(dataset, "heart")) == 303 + 294 + 123 + 200
+    assert dataset.owners is not None
+    np.testing.assert_array_equal(np.bincount(dataset.owners), [243, 236, 99, 160])
+    assert 0.5 < dataset.train.targets.mean() < 0.6
