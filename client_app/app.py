@@ -172,7 +172,7 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
 
 def _train_personal(site: Site, instructions: Instructions, shared: Vector) -> None:
     """Train the round's personal model, if the terms ask for one."""
-    if instructions.terms.has_second_model:
+    if instructions.terms.second is not None:
         from client_app.training.ditto import train_personal_model
 
         train_personal_model(site, instructions, shared)

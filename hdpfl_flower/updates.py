@@ -29,8 +29,6 @@ class RoundUpdates:
             was received, so that clipping does not read it again. None if not precomputed.
         projected: whether the site sent one number, its update's coordinate along a direction,
             and the row was made from it, shape ``(n,)``; None where no site was asked for one.
-        tensor_sizes: numbers of each tensor of the model, in the order of the columns; empty where
-            it is not known.
         noise: noise of the rows if the guard has estimated it, no row more precise than the
             guard believes; None: not estimated.
     """
@@ -44,7 +42,6 @@ class RoundUpdates:
     chose: npt.NDArray[np.bool_] | None = None
     squares: npt.NDArray[np.float64] | None = None
     projected: npt.NDArray[np.bool_] | None = None
-    tensor_sizes: tuple[int, ...] = ()
     noise: NoiseEstimate | None = None
 
 

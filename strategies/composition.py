@@ -194,7 +194,7 @@ KEYS_REFUSED = (
         "take 'fedprox'",
         lambda strategy, config: (
             issubclass(strategy, OwnStarts)
-            and (_has_parts(strategy, config) or config.terms.has_second_model)
+            and (_has_parts(strategy, config) or config.terms.second is not None)
         ),
     ),
     Refusal(
@@ -226,7 +226,7 @@ KEYS_REFUSED = (
         "'first-batch' of 'work' does not go with '{strategy}': control variates are of equal "
         "steps in every round; leave it out",
         lambda strategy, config: (
-            issubclass(strategy, Scaffold) and strategy.complete_terms(config.terms).full_first
+            issubclass(strategy, Scaffold) and strategy.complete_terms(config.terms).work.full_first
         ),
     ),
     Refusal(
@@ -294,7 +294,7 @@ def _can_find_rate(strategy: type[HDPStrategy], config: RunConfig) -> bool:
         check_up_front(terms)
     except (TermsError, StrategyError):
         return False  # other faults are refused with the other rate, too
-    return not (terms.has_personal_state or terms.has_second_model)
+    return not (terms.has_personal_state or terms.second is not None)
 
 
 def _finds(config: RunConfig) -> bool:

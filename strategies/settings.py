@@ -10,11 +10,11 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import PREFIX
 from hdpfl_flower.config.tables import Row, flat_rows, rows_of
+from hdpfl_flower.config.validation import hint
 from hdpfl_flower.errors import TermsError
 from strategies.core.base import HDPStrategy, parts_of, table_of
 from strategies.server_step.step import ServerStep
@@ -48,9 +48,8 @@ def check_settings(
     for name, given in config.settings.items():
         if name not in owners:
             key = f"{name}.{next(iter(given), '')}"
-            close = get_close_matches(key, [row.key for row in setting_rows(owners)], n=1)
-            hint = f"; did you mean '{close[0]}'?" if close else ""
-            raise TermsError(f"{PREFIX}'{key}' is not a known key{hint}")
+            suggestion = hint(key, [row.key for row in setting_rows(owners)])
+            raise TermsError(f"{PREFIX}'{key}' is not a known key{suggestion}")
         settings = owners[name].settings_type.parse(given, f"{name}.").as_config()
         default = owners[name].settings_type().as_config()
         changed = [key for key in settings if settings[key] != default[key]]

@@ -102,7 +102,7 @@ def personal_arrays(site: Site, whole: Arrays, tuned: bytes | None) -> Arrays:
     if tuned is not None:
         return unflatten(flatten(whole) + wire.read_sealed(tuned), whole)
     # A second model of the same run takes the place of the shared one.
-    path = personal_path(site) if site.terms.has_second_model else None
+    path = personal_path(site) if site.terms.second is not None else None
     size = sum(array.size for array in whole.values())
     personal = load_personal_model(path, size) if path is not None else None
     return whole if personal is None else unflatten(personal, whole)

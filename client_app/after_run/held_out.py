@@ -45,7 +45,7 @@ def models_tested(site: Site) -> int:
     if "personal-metrics" not in site.profile.disclose:
         return 1
     terms = site.terms
-    return max(1, (not terms.sent_part) + terms.makes_personal_model + terms.has_second_model)
+    return max(1, (not terms.sent_part) + terms.makes_personal_model + (terms.second is not None))
 
 
 def local_metrics(site: Site, instructions: Instructions) -> Callable[[], bytes]:

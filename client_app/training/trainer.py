@@ -107,7 +107,7 @@ class Trainer:
                 round_plan.steps.count, self.start, lambda phase: self._select(phase, round_plan)
             )
             course = replace(planned, pull=planned.pull or self.pull)
-            left = round_plan.steps.count - terms.extra_steps
+            left = round_plan.steps.count - terms.work.extra_steps
             round_plan = replace(round_plan, steps=replace(round_plan.steps, count=left))
         # Stacked training of a simulation may have left it for this very request.
         update = self._site.trained(self._instructions.digest, UPDATE)
@@ -145,7 +145,7 @@ class Trainer:
 
     def _select(self, phase: Phase, plan: RoundPlan) -> Vector:
         """Return the update that selects a mask: noisy and charged, or clean in a simulation."""
-        clean = self._instructions.terms.reads_clean_weights
+        clean = self._instructions.terms.work.reads_clean_weights
         plan = replace(
             plan,
             steps=replace(plan.steps, count=phase.steps),

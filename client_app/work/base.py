@@ -108,7 +108,7 @@ class OwnRound:
             DataError: the state is damaged, or of another model.
         """
         terms = site.terms
-        if terms.reads_clean_weights and not site.simulated:
+        if terms.work.reads_clean_weights and not site.simulated:
             raise Declined(
                 Reason.TERMS, "'work' with 'mask=published' releases a function of clean weights"
             )

@@ -236,10 +236,8 @@ class DataSource(RedactedModel):
     subgroups: Texts = Field(
         (),
         description='Columns of the schema, or else of this site\'s own table, such as `["sex"]`: '
-        "`hdpfl-site evaluate` measures a model on each of their values. Nothing of it is sent.",
-    )
-    subgroup_minimum: Annotated[int, Field(ge=1)] = Field(
-        20, description="Units (persons, or rows) below which a subgroup is not shown."
+        "`hdpfl-site evaluate` measures a model on each of their values that has 20 units or more. "
+        "Nothing of it is sent.",
     )
     bits: Annotated[int, Field(ge=9, le=16)] = Field(
         16,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 from pydantic import ValidationError
 
 from hdpfl_flower.config.settings import Settings
-from hdpfl_flower.config.validation import describe, nearest
+from hdpfl_flower.config.validation import describe, hint
 
 if TYPE_CHECKING:
     from hdpfl_flower.config.terms import RunTerms
@@ -118,9 +118,3 @@ def parse_kind(kind: type[KindT], texts: Mapping[str, str]) -> KindT:
     except ValidationError as error:
         said = describe(error, lambda _: kind.keys())
         raise ValueError(f"is of kind '{kind.kind}': {said}") from None
-
-
-def hint(word: str, candidates: Iterable[str]) -> str:
-    """Return an error's suggestion of the nearest word, or empty."""
-    close = nearest(word, candidates)
-    return f"; did you mean '{close}'?" if close else ""

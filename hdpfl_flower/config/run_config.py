@@ -10,7 +10,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +19,7 @@ from hdpfl_flower.config.settings import PREFIX, Settings, Value
 from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.config.terms import AUTO, MOST_TERMS, RunTerms
 from hdpfl_flower.config.toml_text import BOM, form_fault
+from hdpfl_flower.config.validation import hint
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.system.fingerprints import listed
 
@@ -208,9 +208,8 @@ def _check_known(flat: Mapping[str, Any]) -> None:
     for key in flat:
         if key not in keys:
             # Of the first few, for a search takes a millisecond.
-            close = get_close_matches(key, keys, n=1) if len(wrong) < _MOST_HINTS else []
-            hint = f"; did you mean '{close[0]}'?" if close else ""
-            wrong.append(f"'{key}' is not a known key{hint}")
+            suggestion = hint(key, keys) if len(wrong) < _MOST_HINTS else ""
+            wrong.append(f"'{key}' is not a known key{suggestion}")
     if wrong:
         raise TermsError(f"{PREFIX}{'; '.join(wrong)}")
 

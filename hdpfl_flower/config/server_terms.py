@@ -115,14 +115,8 @@ class ServerTerms(Settings):
     average: Literal["none", "tail", "ema", "ergodic"] = Field(
         "none",
         description="Which model is tested, stored and sent at the end: that of the last round "
-        "(none), or a mean of the rounds' models: of the last ones (tail), with decaying weights "
-        "(ema), or of all (ergodic). Sites always train from the last one.",
-    )
-    average_tail: Share = Field(
-        0.5, description="average = tail: share of the rounds, the last ones, that it is over."
-    )
-    average_decay: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.8, description="average = ema: share of the last mean that is kept in a round."
+        "(none), or a mean of the rounds' models: of the last half (tail), of all, of which each "
+        "round keeps 0.8 (ema), or of all alike (ergodic). Sites always train from the last one.",
     )
     noise_floor: NotNegative = Field(
         0.0,

@@ -104,9 +104,9 @@ def describe(
         tag = (context["discriminator"].strip("'"),) if kind in _TAGGED else ()
         key = name((*item["loc"], *tag))
         if kind == "extra_forbidden":
-            close = nearest(key, keys_at(item["loc"])) if is_first else ""
-            hint, is_first = f"; did you mean '{prefix}{close}'?" if close else "", False
-            lines.append(f"'{prefix}{key}' is not a known key{hint}")
+            suggestion = hint(key, keys_at(item["loc"]), prefix) if is_first else ""
+            lines.append(f"'{prefix}{key}' is not a known key{suggestion}")
+            is_first = False
         else:
             text = str(context["error"]) if kind == "value_error" else _WORDS.get(kind, _OTHER)
             text = text if kind == "value_error" else text.format(**context)
@@ -124,3 +124,9 @@ def nearest(key: str, candidates: Iterable[str]) -> str:
     # A key of the server's may be long, and comparing is quadratic in its length.
     near = [candidate for candidate in candidates if len(key) <= 2 * len(candidate)]
     return next(iter(get_close_matches(key, near, n=1)), "")
+
+
+def hint(word: str, candidates: Iterable[str], prefix: str = "") -> str:
+    """Return an error's suggestion of the nearest candidate after ``prefix``, or empty."""
+    close = nearest(word, candidates)
+    return f"; did you mean '{prefix}{close}'?" if close else ""

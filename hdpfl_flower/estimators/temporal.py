@@ -60,8 +60,8 @@ _ALARM = 1e-3
 
 Floats = npt.NDArray[np.float64]
 
-_FACTS = 6
-_ROUND, _PAIRS, _SUM, _UPLOADS, _LEVEL, _SILENT = range(_FACTS)
+_FACTS = 5
+_ROUND, _PAIRS, _SUM, _UPLOADS, _SILENT = range(_FACTS)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,6 @@ class UploadHistory:
         pairs: pairs of consecutive uploads so far.
         pair_sum: the sum of their variances.
         uploads: all uploads so far.
-        level: σ² after the last one.
         silent: the sum of the uploads' silent squares (``softmax_head.py``).
     """
 
@@ -83,15 +82,12 @@ class UploadHistory:
     pairs: float = 0.0
     pair_sum: float = 0.0
     uploads: float = 0.0
-    level: float = 0.0
     silent: float = 0.0
 
     @property
     def facts(self) -> Floats:
         """The numbers in the order of ``_ROUND`` … ``_SILENT``."""
-        return np.array(
-            [self.last_round, self.pairs, self.pair_sum, self.uploads, self.level, self.silent]
-        )
+        return np.array([self.last_round, self.pairs, self.pair_sum, self.uploads, self.silent])
 
 
 @dataclass(frozen=True)
@@ -127,13 +123,11 @@ class TrackOptions:
             ``auto``'s estimate of one round; ``auto`` also does so where the differences exceed the
             uploads, which noise cannot: then the signal is moving. A bound replaces no estimate.
         clip_norm: the round's public clip norm.
-        freeze_after: uploads of a client after which its level stays as it is; 0: never.
         noise_factor: round → its noise over that of the last, public and the same for all.
     """
 
     method: str = "auto"
     clip_norm: float = 1.0
-    freeze_after: int = 0
     noise_factor: Callable[[int], float] = even
 
 
@@ -235,26 +229,24 @@ def _track(
     memory: NoiseMemory, round_: _Round, options: TrackOptions, head: Head | None
 ) -> NoiseEstimate:
     """Return :func:`track`'s estimate; ``memory``'s dictionaries are written to."""
-    method, clip_norm, uploads = options.method, options.clip_norm, options.freeze_after
+    method, clip_norm = options.method, options.clip_norm
     sites, rows, server_round = round_.sites, round_.rows, round_.server_round
     new = UploadHistory(np.zeros(0))
     facts = np.array([memory.clients.get(site, new).facts for site in sites])
     repeated, copies, sure = _add_pairs(facts, memory, round_, options.noise_factor)
     facts[:, _ROUND] = server_round
 
-    variances = facts[:, _LEVEL].copy()
-    reasons = [f"kept after {uploads} uploads"] * len(sites)
+    variances, reasons = np.zeros(len(sites)), [""] * len(sites)
     identified = np.ones(len(sites), dtype=np.bool_)
-    frozen = (uploads > 0) & (facts[:, _UPLOADS] >= uploads)
     paired = _paired(facts, memory, sites, rows.shape[1])
-    timed = ~frozen & (paired.pairs > 0) & (method in ("auto", "temporal"))
+    timed = (paired.pairs > 0) & (method in ("auto", "temporal"))
     moving = timed & (method == "auto") & _exceeds(paired, rows)
-    if np.any(~frozen & (~timed | moving)):
+    if np.any(~timed | moving):
         estimate = _of_one_round(round_, options)
         # A level that one round does not identify is a bound, and replaces no estimate.
         moving &= estimate.identified
         timed &= ~moving
-        rest = np.flatnonzero(~frozen & ~timed)
+        rest = np.flatnonzero(~timed)
         among = np.ones(len(sites)) if estimate.copies is None else estimate.copies
         variances[rest], identified[rest] = (estimate.variances / among)[rest], estimate.identified
         copies[rest] = among[rest]
@@ -263,7 +255,6 @@ def _track(
                 method, bool(moving[i]), bool(repeated[i])
             )
     variances[timed], identified[timed] = paired.variances[timed], (paired.sure & sure)[timed]
-    copies[frozen] = 1
     for i in np.flatnonzero(timed):
         further = paired.pairs[i] > facts[i, _PAIRS]
         reasons[i] = TEMPORAL
@@ -272,17 +263,12 @@ def _track(
         reasons[i] += "" if sure[i] else SHARED
     if head is not None and method == "auto":
         facts[:, _SILENT] += silent_squares(round_.updates, head)[round_.used] / clip_norm**2
-        fresh = np.flatnonzero(~frozen)
-        variances[fresh], notes, combined = _with_head(
-            variances[fresh], timed[fresh], (facts[fresh], paired.pairs[fresh]), rows[fresh], head
-        )
-        identified[fresh] |= combined
-        for i, note in zip(fresh, notes, strict=True):
-            reasons[i] += note
+        variances, notes, combined = _with_head(variances, timed, (facts, paired.pairs), rows, head)
+        identified |= combined
+        reasons = [reason + note for reason, note in zip(reasons, notes, strict=True)]
     for i in np.flatnonzero(copies > 1):
         variances[i], identified[i] = variances[i] * copies[i], False
         reasons[i] += f"; {COPIES}" if timed[i] else ""
-    facts[~frozen, _LEVEL] = variances[~frozen]
     facts[:, _UPLOADS] += 1
     for site, row, fact in zip(sites, rows, facts, strict=True):
         memory.clients[site] = UploadHistory(row.astype(np.float64), *fact.tolist())
@@ -383,8 +369,6 @@ def _with_head(
 
     ``history`` is the clients' facts, and their pairs.
     """
-    if not len(levels):
-        return levels, [], timed
     facts, pairs = history[0], np.maximum(history[1], 1)
     uploads = facts[:, _UPLOADS] + 1
     silent = 2 / ((head.inputs + 1) * uploads)

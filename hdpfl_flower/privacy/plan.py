@@ -28,6 +28,7 @@ from hdpfl_flower.privacy.accounting import (
     event_of,
 )
 from hdpfl_flower.privacy.affordable_rounds import affordable_rounds, charge_for
+from hdpfl_flower.work.choice import Gaussian
 
 if TYPE_CHECKING:
     import dp_accounting
@@ -246,7 +247,7 @@ def make_plan(
     epsilon = min(profile.run.epsilon, terms.epsilon_cap or math.inf)
     steps = Steps(
         sampling_prob=training.batch_size / training.declared_records,
-        count=_local_steps(profile, terms) + terms.extra_steps,
+        count=_local_steps(profile, terms) + terms.work.extra_steps,
     )
     # Before any calibration: its cost grows with the steps that the server asks for.
     check_work(profile, terms)
@@ -261,9 +262,9 @@ def make_plan(
     schedule, first_divisor = (steps,) * rounds, 0.0
     charged = terms.tuning_steps if terms.noise == "records" else 0
     tuning = replace(steps, count=charged) if charged else None
-    if terms.full_first:
+    if terms.work.full_first:
         # K full batches in round 1, in place of its sampled ones.
-        schedule = (Steps(1.0, terms.local_epochs + terms.extra_steps), *schedule[1:])
+        schedule = (Steps(1.0, terms.local_epochs + terms.work.extra_steps), *schedule[1:])
         first_divisor = float(training.declared_records)
     schedule = tuple(
         replace(steps, noise_factor=terms.noise_factor(server_round))
@@ -324,8 +325,8 @@ def planned_steps(profile: Profile, terms: RunTerms) -> int:
     rounds = rounds_asked(terms)
     if terms.noise != "records":
         return rounds
-    first = terms.local_epochs + terms.extra_steps if terms.full_first else 0
-    of_a_round = _local_steps(profile, terms) + terms.extra_steps
+    first = terms.local_epochs + terms.work.extra_steps if terms.work.full_first else 0
+    of_a_round = _local_steps(profile, terms) + terms.work.extra_steps
     return terms.models * (rounds * of_a_round + first) + terms.tuning_steps
 
 
@@ -350,12 +351,13 @@ def check_work(profile: Profile, terms: RunTerms) -> None:
 
 def _choices(terms: RunTerms, epsilon: float, delta: float) -> ExtraRelease | None:
     """Return the run's private choices at their share of ε."""
-    asked = terms.choices_asked
-    if asked is None:
+    choice = terms.choice
+    if not isinstance(choice, Gaussian):
         return None
     from hdpfl_flower.privacy.noisy_max import selections_of
 
-    return selections_of(asked.times, asked.share, epsilon, delta, mechanism=asked.mechanism)
+    times = choice.count(terms)
+    return selections_of(times, choice.share, epsilon, delta, mechanism=choice.mechanism)
 
 
 def _once(asked: Prior | Scores | None, epsilon: float, delta: float) -> Gaussians | None:

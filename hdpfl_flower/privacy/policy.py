@@ -110,7 +110,7 @@ def check_round(terms: RunTerms, server_round: int, *, joins: bool = False) -> N
 
 def _check_extras(profile: Profile, terms: RunTerms) -> None:
     """Refuse policy breaches beside the rounds, and clean weights."""
-    if terms.reads_clean_weights and not profile.simulated:
+    if terms.work.reads_clean_weights and not profile.simulated:
         raise Declined(
             Reason.TERMS, "'work' with 'mask=published' releases a function of clean weights"
         )

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from hdpfl_flower.config.settings import Count, Settings
+from hdpfl_flower.config.settings import Settings
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.estimators.temporal import NoiseEstimate, NoiseMemory, TrackOptions, track
 from hdpfl_flower.linalg.sums import weighted_sum
@@ -37,17 +37,12 @@ StateT = TypeVar("StateT", bound=RobustHDPState)
 
 
 class RobustHDPSettings(Settings):
-    """Estimator of noise, and its number of uploads."""
+    """Estimator of noise."""
 
     estimator: Literal["auto", "disclosed", "rpca"] = Field(
         "auto",
         description="Estimator of an update's noise: rpca (the paper's), auto (ours), or disclosed "
         "(what sites disclose as `noise-std`, where their updates agree, else auto).",
-    )
-    frozen_after: Count = Field(
-        0,
-        description="Uploads of a site after which its noise level is kept; 0: never, 1: as the "
-        "paper's authors do.",
     )
 
     @property
@@ -89,7 +84,7 @@ def estimate_noise(
     if updates.noise is not None:
         return state, updates.noise
     method = "rpca" if settings.estimator == "rpca" else "auto"
-    options = TrackOptions(method, terms.clip_norm, settings.frozen_after, terms.noise_factor)
+    options = TrackOptions(method, terms.clip_norm, terms.noise_factor)
     memory, estimate = track(
         state.uploads,
         updates.server_round,

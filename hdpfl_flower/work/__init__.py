@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from hdpfl_flower.config.kinds import find_kind, hint, parse_kind, read_line, read_settings
+from hdpfl_flower.config.kinds import find_kind, parse_kind, read_line, read_settings
+from hdpfl_flower.config.validation import hint
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.work.base import Auto, Plain, Work
 from hdpfl_flower.work.offset import Offset

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -19,14 +19,6 @@ if TYPE_CHECKING:
 Mechanism = Literal["gaussian", "gumbel"]
 
 
-class Choices(NamedTuple):
-    """Choices of a run: number, share of ε, and the noise of the counts."""
-
-    times: int
-    share: float
-    mechanism: Mechanism
-
-
 class Choice(Kind):
     """No choices: each site trains the model that the server sends."""
 
@@ -36,11 +28,6 @@ class Choice(Kind):
         """Return the number of choices that a site plans for."""
         del terms
         return 0
-
-    def asked(self, terms: RunTerms) -> Choices | None:
-        """Return the choices to pay for; None: none."""
-        del terms
-        return None
 
 
 class Gaussian(Choice):
@@ -62,10 +49,6 @@ class Gaussian(Choice):
         (3, 2)
         """
         return self.times or math.ceil(terms.rounds / 10)
-
-    def asked(self, terms: RunTerms) -> Choices:
-        """Return the choices to pay for."""
-        return Choices(self.count(terms), self.share, self.mechanism)
 
     def check_task(self, task: Task) -> None:
         """Refuse tasks without classes."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hdpfl_flower.config.terms import RunTerms
     from hdpfl_flower.work.backbone import Backbone
     from hdpfl_flower.work.base import Part, Work
-    from hdpfl_flower.work.choice import Choice, Choices
+    from hdpfl_flower.work.choice import Choice
     from hdpfl_flower.work.second import SecondModel
     from hdpfl_flower.work.spend import Spend
 
@@ -44,16 +44,6 @@ class SiteWork:
         return 0.0 if self.work.pull == "auto" else self.work.pull
 
     @property
-    def full_first(self) -> bool:
-        """Round 1 has all records in a batch."""
-        return self.work.full_first
-
-    @property
-    def extra_steps(self) -> int:
-        """Noisy steps a round that are charged and move no parameter."""
-        return self.work.extra_steps
-
-    @property
     def models(self) -> int:
         """Models that a round trains under the plan: two with a private second model."""
         return self.second.models if self.second else 1
@@ -62,11 +52,6 @@ class SiteWork:
     def choices(self) -> int:
         """Private choices that a site plans for."""
         return self.choice.count(self._terms) if self.choice else 0
-
-    @property
-    def choices_asked(self) -> Choices | None:
-        """Number, share of ε and mechanism of the private choices."""
-        return self.choice.asked(self._terms) if self.choice else None
 
     @property
     def tuning_steps(self) -> int:
@@ -94,16 +79,6 @@ class SiteWork:
         return self.work.sent_part
 
     @property
-    def sends_every_coordinate(self) -> bool:
-        """Updates of the sent part hold noise in each coordinate."""
-        return self.work.sends_every_coordinate
-
-    @property
-    def reads_clean_weights(self) -> bool:
-        """Whether a function of weights before noise is released."""
-        return self.work.reads_clean_weights
-
-    @property
     def needs_head(self) -> bool:
         """Whether the run needs a model with a head that can be told from its body."""
         tunes_head = self.after.tuning is not None and not self.tunes_all
@@ -123,11 +98,6 @@ class SiteWork:
     def makes_personal_model(self) -> bool:
         """Whether the run ends with a model of a part, a tuning or a prior of the site's own."""
         return self.work.keeps_state or any(ending.makes_model for ending in self.after.kinds)
-
-    @property
-    def has_second_model(self) -> bool:
-        """Whether a site trains a model beside the global one."""
-        return self.second is not None
 
     @property
     def personal_is_private(self) -> bool:

@@ -49,7 +49,7 @@ class ModelRecord:
         """Return the round's softmax head; None if unknown."""
         # Without all coordinates of the head there are no silent sums, and the last layer of a body
         # may look like a head.
-        if terms.sent_part == "body" or not terms.sends_every_coordinate:
+        if terms.sent_part == "body" or not terms.work.sends_every_coordinate:
             return None
         shapes = {name: array.shape for name, array in self._template.items()}
         return head_of(terms.model, task_for(terms), shapes)

@@ -40,7 +40,7 @@ def describe(terms: RunTerms) -> dict[str, Any]:
     if terms.epsilon_cap and terms.noise != "server":
         facts["epsilon-cap"] = terms.epsilon_cap
     # Where a client's update is noised as a whole, in every coordinate, it shows no mask.
-    if terms.reads_clean_weights and terms.noise == "records":
+    if terms.work.reads_clean_weights and terms.noise == "records":
         facts["violates"], facts["epsilon"] = "every private site", math.inf
     return facts
 

@@ -1,14 +1,13 @@
 """Reported model of a run: the broadcast one, or a mean.
 
 ``average`` names the mean: Polyak and Juditsky, Acceleration of Stochastic Approximation by
-Averaging (1992), over the last rounds (``tail``) or all (``ergodic``), or with decaying weights
-(``ema``). Sites train from the broadcast model whatever it is. A mean of noisy models costs no
-privacy.
+Averaging (1992), over the last half of the rounds (``tail``) or all (``ergodic``), or with decaying
+weights (``ema``). Sites train from the broadcast model whatever it is. A mean of noisy models costs
+no privacy.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +20,8 @@ from hdpfl_flower.models.networks import flatten, unflatten
 from hdpfl_flower.updates import Outcome
 
 Vector = npt.NDArray[np.float32]
+DECAY = 0.8
+"""Share of the last mean that is kept in a round, of ``average = "ema"``."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,8 @@ class ReportedModel:
 
     def __init__(self, server: ServerTerms, rounds: int) -> None:
         """Prepare for a run of so many ``rounds``."""
-        self._kind, self._decay = server.average, server.average_decay
-        # Rounded up: a tail of any share holds the last round.
-        tail = math.ceil(server.average_tail * rounds)
-        self._first = rounds - tail + 1 if self._kind == "tail" else 1
+        self._kind = server.average
+        self._first = rounds // 2 + 1 if self._kind == "tail" else 1
         self.state = ReportedState()
 
     def take_in(self, server_round: int, record: ArrayRecord, outcome: Outcome) -> Outcome:
@@ -102,7 +101,7 @@ class ReportedModel:
         if state.mean is None:
             mean = reported
         else:
-            share = 1 - self._decay if self._kind == "ema" else 1 / (state.count + 1)
+            share = 1 - DECAY if self._kind == "ema" else 1 / (state.count + 1)
             mean = state.mean + share * (reported - state.mean)
         self.state = ReportedState(mean, state.count + 1, ahead)
 

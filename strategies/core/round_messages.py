@@ -144,7 +144,6 @@ class RoundMessages:
             chose=np.array(chose, dtype=np.bool_) if several else None,
             squares=squares[stay],
             projected=projected[stay] if any(request.along for request in requests) else None,
-            tensor_sizes=tuple(array.size for array in self._record.template.values()),
         )
 
     def _read(

@@ -19,7 +19,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +67,8 @@ Ints = npt.NDArray[np.int64]
 
 CLIP_BOUNDS = 1e-3, 100.0
 """Least and largest clip norm of ``noise = server``."""
+CLIP_QUANTILE = 0.5
+"""Share of the updates within the clip norm that it moves to: the median, as in the papers."""
 BIT_NOISE = 5.0
 """Standard deviation of the noise on the sum of clipping bits; raised where a level needs more."""
 TOO_STRICT = "asks for more privacy than any level offers"
@@ -107,11 +109,10 @@ class LevelState:
 class LevelSettings(Settings):
     """Adaptation of the clip norm where the server adds the noise."""
 
-    clip_quantile: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.5, description="noise = server: share of the updates that clip-norm moves towards."
-    )
     clip_lr: NotNegative = Field(
-        0.2, description="noise = server: rate at which clip-norm moves; 0: it stays."
+        0.2,
+        description="noise = server: rate at which clip-norm moves to the median norm of the "
+        "updates; 0: it stays.",
     )
 
 
@@ -287,7 +288,7 @@ class LevelAveraging(HDPStrategy):
         self, state: LevelState, plan: CentralPlan, within: int, count: int, noise: RandomStream
     ) -> tuple[LevelState, dict[str, float]]:
         """Return the state with the next clip norm, and gauges of it."""
-        clip_norm, settings = self.terms.clip_norm, self.settings
+        clip_norm = self.terms.clip_norm
         gauges = {"clip_norm": clip_norm}
         if not plan.bit_noise:
             return state, gauges
@@ -295,8 +296,7 @@ class LevelAveraging(HDPStrategy):
         # One draw on the sum of all levels' bits; the plan accounts for it beside the updates.
         drawn = plan.bit_noise * float(noise.normal(1)[0])
         share = share_within(within, count, expected, drawn)
-        quantile, rate = settings.clip_quantile, settings.clip_lr
-        new = next_clip_norm(clip_norm, share, quantile, rate, CLIP_BOUNDS)
+        new = next_clip_norm(clip_norm, share, CLIP_QUANTILE, self.settings.clip_lr, CLIP_BOUNDS)
         return replace(state, clip_norm=float(new)), {**gauges, "share_within": share}
 
     def _weigh(

@@ -87,7 +87,7 @@ def _content_head(config: RunConfig) -> Head:
             f"run config: 'guard' = 'content' reads the class rows of a last layer, and 'model' "
             f"'{model}' on '{terms.dataset}' has none that is known; {OTHERWISE}"
         )
-    if terms.sent_part or not terms.sends_every_coordinate:
+    if terms.sent_part or not terms.work.sends_every_coordinate:
         raise TermsError(
             "run config: 'guard' = 'content' reads whole class rows of whole models; leave out "
             f"'work', or {OTHERWISE}"

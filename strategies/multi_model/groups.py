@@ -135,7 +135,7 @@ def check_terms(terms: RunTerms, server: ServerTerms) -> None:
     wrong = {
         "noise": (terms.noise != "records", "each site noises its own steps: leave 'noise' out"),
         "guard": (server.guard != "none", "a guard compares updates of one model: leave it out"),
-        "second": (terms.has_second_model, "it is pulled to one global model: take 'ditto'"),
+        "second": (terms.second is not None, "it is pulled to one global model: take 'ditto'"),
     }
     for key, (is_wrong, remedy) in wrong.items():
         if is_wrong:

@@ -7,9 +7,7 @@ n Gram matrix (``noise_level.py``), at less than one pass over the updates, and 
 upload on the differences of its uploads (``temporal.py``); a softmax layer's silent sums
 (``softmax_head.py``) correct both. ``docs/concepts/noise-aware.md`` has the measured gain.
 
-Every round anew, as Algorithm 1 has it, or with ``frozen-after = 1``, as its authors' code has it:
-then a site keeps the level of its first upload. Freeze after two at the earliest: one round alone
-estimates the noise worse. Sites that miss rounds keep their estimates.
+Every round anew, as Algorithm 1 has it. Sites that miss rounds keep their estimates.
 
 Threat model: an untrusted server that learns nothing but the noisy updates. That it can estimate
 their noise is a fact of any federated DP-SGD, not of this strategy. No site discloses anything,

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +28,8 @@ from strategies.core.sampler import Sampler
 
 log = logging.getLogger("hdpfl.server")
 
-Part = tuple[npt.NDArray[np.float32], int]
-"""Stretch of the aggregate, with the number of directions of its projection."""
+Projection = tuple[npt.NDArray[np.float32], int]
+"""Aggregate with its private part projected, and the number of directions."""
 
 
 def check_split(config: RunConfig) -> None:
@@ -57,13 +56,10 @@ def public_sites(updates: RoundUpdates, sampler: Sampler) -> npt.NDArray[np.bool
 
 
 class ProjectionSettings(Settings):
-    """Settings of the projection: input and number of directions."""
+    """Setting of the projection: number of directions."""
 
     subspace_rank: AtLeastOne = Field(
         1, description="Directions kept, k; the public updates may have fewer."
-    )
-    subspace_scope: Literal["vector", "tensor"] = Field(
-        "vector", description="Project the whole update, or each parameter on its own."
     )
 
 
@@ -105,13 +101,7 @@ class Projected(HDPStrategy):
         # No public update spans no subspace, and without private weight there is nothing to
         # project.
         if public.any() and outcome.weights[~public].any():
-            update = np.empty_like(update)
-            # Parts are disjoint stretches of coordinates that cover all d.
-            for stretch in self._parts(updates):
-                update[stretch], directions = self.project(
-                    updates, stretch, outcome.weights, public
-                )
-                rank = max(rank, directions)
+            update, rank = self.project(updates, outcome.weights, public)
         else:
             who = "private" if public.any() else "public"
             log.warning(
@@ -131,18 +121,7 @@ class Projected(HDPStrategy):
     def project(
         self,
         updates: RoundUpdates,
-        stretch: slice,
         weights: npt.NDArray[np.float64],
         public: npt.NDArray[np.bool_],
-    ) -> Part:
-        """Return the aggregate's coordinates ``stretch``, the private sites' share projected."""
-
-    def _parts(self, updates: RoundUpdates) -> Iterator[slice]:
-        """Yield the whole update, or each tensor if the settings say so."""
-        if self.settings.subspace_scope == "vector" or not updates.tensor_sizes:
-            yield slice(0, updates.updates.shape[1])
-            return
-        start = 0
-        for size in updates.tensor_sizes:
-            yield slice(start, start + size)
-            start += size
+    ) -> Projection:
+        """Return the aggregate with the private sites' share projected, and the directions."""

@@ -6,8 +6,8 @@ mean is projected on the top directions of the public updates; both are combined
 ε. Four published maps differ, and ``subspace`` names three: ``mean`` is Algorithm 3 as printed
 (Σ = mean·meanᵀ has rank 1, so any k above 1 is the same), ``span`` is Appendix D.2, ``centred`` is
 the authors' code. The fourth, of Robust-HDP's code, standardises each coordinate over the public
-updates and is not offered. ``subspace-scope = "tensor"`` projects each parameter on its own, as the
-authors' code does. The public sites are those of ``public-split``, among all sites that joined;
+updates and is not offered, nor is the authors' projection of each parameter on its own. The public
+sites are those of ``public-split``, among all sites that joined;
 PFA's own split is ``gmm``.
 
 Threat model: an untrusted server to which each site discloses its ε, which the updates' own (ε, δ)
@@ -31,7 +31,7 @@ from hdpfl_flower.linalg.projection import project_private
 from hdpfl_flower.linalg.sums import inner_products, weighted_sum
 from hdpfl_flower.updates import RoundUpdates
 from strategies.averaging.weiavg import WeiAvg
-from strategies.projection.base import Part, Projected, ProjectionSettings
+from strategies.projection.base import Projected, Projection, ProjectionSettings
 
 
 class SubspaceSettings(ProjectionSettings):
@@ -54,12 +54,11 @@ class PFA(Projected):
     def project(
         self,
         updates: RoundUpdates,
-        stretch: slice,
         weights: npt.NDArray[np.float64],
         public: npt.NDArray[np.bool_],
-    ) -> Part:
+    ) -> Projection:
         """Return the projected private part plus the public part."""
-        settings, rows = self.settings, updates.updates[:, stretch]
+        settings, rows = self.settings, updates.updates
         # A projection of rows on rows is a combination of rows: (n, n) products and n coefficients
         # are enough, and no (d, k) basis is made.
         coefficients, directions = project_private(

@@ -34,7 +34,7 @@ Known limit: PFA's, and sites that share one direction only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,7 +56,7 @@ from strategies.averaging.weiavg import WeiAvg
 from strategies.core.base import Disclosed
 from strategies.core.interface import RoundSetup, RoundStart, SiteRequest
 from strategies.core.round_report import RoundReport
-from strategies.projection.base import Part, Projected
+from strategies.projection.base import Projected, Projection
 
 log = logging.getLogger("hdpfl.server")
 
@@ -200,19 +200,14 @@ class PFAPlus(Projected):
         ]
         return state, Outcome(combine_along(along, updates.updates, weights), weights, gauges)
 
-    def _parts(self, updates: RoundUpdates) -> Iterator[slice]:
-        """Yield the whole update."""
-        yield slice(0, updates.updates.shape[1])
-
     def project(
         self,
         updates: RoundUpdates,
-        stretch: slice,
         weights: npt.NDArray[np.float64],
         public: npt.NDArray[np.bool_],
-    ) -> Part:
+    ) -> Projection:
         """Return the step of the warm-up, Algorithm 3 as printed."""
-        rows = updates.updates[:, stretch]
+        rows = updates.updates
         coefficients, directions = project_private(inner_products(rows), weights, public, 1, "mean")
         return weighted_sum(coefficients, rows), directions
 

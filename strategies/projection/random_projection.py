@@ -19,7 +19,7 @@ from hdpfl_flower.linalg.projection import project_at_random
 from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.updates import RoundUpdates
 from strategies.averaging.weiavg import WeiAvg
-from strategies.projection.base import Part, Projected
+from strategies.projection.base import Projected, Projection
 
 
 class RandomProjection(Projected):
@@ -30,14 +30,13 @@ class RandomProjection(Projected):
     def project(
         self,
         updates: RoundUpdates,
-        stretch: slice,
         weights: npt.NDArray[np.float64],
         public: npt.NDArray[np.bool_],
-    ) -> Part:
+    ) -> Projection:
         """Return the private part on random directions, plus the public part."""
-        rank, rows = self.settings.subspace_rank, updates.updates[:, stretch]
+        rank, rows = self.settings.subspace_rank, updates.updates
         generator = np.random.default_rng(
-            [self.simulation.seed, updates.server_round, stretch.start, *b"random-projection"]
+            [self.simulation.seed, updates.server_round, 0, *b"random-projection"]
         )
         # Weights of 0 instead of fewer rows: those would be a copy
         private = weighted_sum(np.where(public, 0.0, weights), rows)

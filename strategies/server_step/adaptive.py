@@ -16,7 +16,6 @@ Under DP most of v is noise, alike in all coordinates, and the step is close to 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -32,15 +31,13 @@ BLOCK = 1 << 15
 """Coordinates per stretch, so that m, v and Δ stay in cache."""
 
 
-class AdaptiveSettings(Settings):
-    """Settings of the decay rates and of the division's least denominator."""
+BETA_1, BETA_2 = 0.9, 0.99
+"""Shares of the last direction and of the last squares that are kept; the paper's."""
 
-    beta_1: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.9, description="Share of the last direction that is kept, β₁."
-    )
-    beta_2: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.99, description="Share of the last squares that is kept, β₂."
-    )
+
+class AdaptiveSettings(Settings):
+    """Setting of the division's least denominator."""
+
     tau: Positive = Field(
         1e-3, description="Adaptivity τ: added to the root of the squares, and their first value."
     )
@@ -77,29 +74,24 @@ class Adam(ServerStep):
     ) -> tuple[AdaptiveState, Outcome]:
         """Return the step ηₜ m/(√v + τ)."""
         outcome = replace(outcome, revision=None)  # earlier moves are no sums of aggregates
-        settings, rate = self.settings, self.rate(updates.server_round)
+        tau, rate = self.settings.tau, self.rate(updates.server_round)
         delta, step = outcome.update, np.empty_like(outcome.update)
         momentum, squares = np.empty(delta.shape), np.empty(delta.shape)
         for first in range(0, len(delta), BLOCK):
             block = slice(first, first + BLOCK)
             here = delta[block].astype(np.float64)
-            m = (1 - settings.beta_1) * here
+            m = (1 - BETA_1) * here
             if state.momentum is not None:
-                m += settings.beta_1 * state.momentum[block]
-            old = (
-                np.full(len(here), settings.tau**2)
-                if state.squares is None
-                else state.squares[block]
-            )
+                m += BETA_1 * state.momentum[block]
+            old = np.full(len(here), tau**2) if state.squares is None else state.squares[block]
             v = self.next_squares(old, here * here)
             momentum[block], squares[block] = m, v
-            step[block] = rate * m / (np.sqrt(v) + settings.tau)
+            step[block] = rate * m / (np.sqrt(v) + tau)
         return AdaptiveState(momentum, squares), moved_by(outcome, step, rate)
 
     def next_squares(self, squares: Floats, new: Floats) -> Floats:
         """Return v after a round, shape ``(d,)``; at least 0."""
-        beta = self.settings.beta_2
-        return beta * squares + (1 - beta) * new
+        return BETA_2 * squares + (1 - BETA_2) * new
 
 
 class Yogi(Adam):
@@ -109,6 +101,5 @@ class Yogi(Adam):
 
     def next_squares(self, squares: Floats, new: Floats) -> Floats:
         """Return v after a round, shape ``(d,)``; at least 0."""
-        beta = self.settings.beta_2
         # v − (1 − β₂)Δ² ≥ β₂v where v > Δ²: v never falls below 0.
-        return squares - (1 - beta) * new * np.sign(squares - new)
+        return squares - (1 - BETA_2) * new * np.sign(squares - new)

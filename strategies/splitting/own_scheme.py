@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from hdpfl_flower.config.settings import Positive
-from strategies.splitting.own_starts import OwnStarts, OwnStartSettings
+from hdpfl_flower.config.settings import Positive, Settings
+from strategies.splitting.own_starts import OwnStarts
 from strategies.splitting.scheme import Scheme
 
 
-class OwnSchemeSettings(OwnStartSettings):
+class OwnSchemeSettings(Settings):
     """The relaxations."""
 
     alpha: Positive = Field(

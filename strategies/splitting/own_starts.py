@@ -1,7 +1,7 @@
 """Base of splittings with a start per client; equations in ``starts.py``.
 
-The server keeps a vector a client, and one more for ``absent = "stale"``, and sends each client its
-own start. Weights must be the same in every round: P_H would be another projection each round.
+The server keeps two vectors a client, its start and its last answer, and sends each client its own
+start. Weights must be the same in every round: P_H would be another projection each round.
 
 The server's rate multiplies γ. The model that a run reports is P_H z.
 """
@@ -11,14 +11,11 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.config.settings import Settings
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.linalg.sums import square_sum
@@ -27,7 +24,7 @@ from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from hdpfl_flower.work import Plain, Work
 from strategies.averaging.fedavg import FedAvg
-from strategies.core.base import HDPStrategy, table_of
+from strategies.core.base import HDPStrategy
 from strategies.core.interface import (
     Declaration,
     Disclosed,
@@ -36,24 +33,10 @@ from strategies.core.interface import (
     SiteRequest,
     Stateless,
 )
-from strategies.splitting.pulls import ProximalSettings, Pulls
 from strategies.splitting.scheme import Scheme
-from strategies.splitting.starts import Starts, follow, stale, weights_of, with_shares
+from strategies.splitting.starts import Starts, next_starts, weights_of, with_shares
 
 log = logging.getLogger("hdpfl.server")
-
-_STEPS = {"follow": follow, "stale": stale}
-
-
-class OwnStartSettings(ProximalSettings):
-    """Setting of absent clients."""
-
-    absent: Literal["stale", "follow"] = Field(
-        "stale",
-        description="A site that is absent from a round counts with its last answer (stale), or "
-        "as the mean of those present (follow), which keeps two thirds as much at the server "
-        "and averages less noise.",
-    )
 
 
 @dataclass(frozen=True)
@@ -74,17 +57,6 @@ class OwnStarts(HDPStrategy):
 
     weighting = FedAvg
     work: ClassVar[Work] = Plain(pull=0.1)
-    settings_type: ClassVar[type[Settings]] = OwnStartSettings
-    settings: OwnStartSettings
-
-    def __init__(self, config: RunConfig) -> None:
-        """Prepare for the run of ``config``.
-
-        Raises:
-            TermsError: a setting is wrong, or the schedule makes the pull too long in some round.
-        """
-        super().__init__(config)
-        self._pulls = Pulls.read(self.terms, self.settings.prox_schedule, table_of(type(self)))
 
     @property
     @abstractmethod
@@ -109,12 +81,11 @@ class OwnStarts(HDPStrategy):
         return OwnStartState(weighting=self._weighting.initial_state(disclosed))
 
     def begin_round(self, state: OwnStartState, start: RoundStart) -> RoundSetup:
-        """Return the round's pull, and refuse new sites that there is no memory for."""
+        """Refuse new sites that there is no memory for."""
         new = [site for site in start.sites if site not in state.starts.shares]
         room = max(0, self._room() - len(state.starts.shares))
         why = "there is no memory for its start: 'memory-mb' is used up"
-        terms = self._pulls.at(self.terms, start.server_round)
-        return RoundSetup(state, terms, refused=dict.fromkeys(new[room:], why))
+        return RoundSetup(state, self.terms, dict.fromkeys(new[room:], why))
 
     def request(
         self, state: OwnStartState, server_round: int, site: str, kind: str = wire.TRAIN
@@ -144,14 +115,13 @@ class OwnStarts(HDPStrategy):
         # starts do, and P_H z is divided by s.
         rate = self.step.rate(updates.server_round)
         scheme = replace(self.scheme, gamma=rate * self.scheme.gamma)
-        starts, move = _STEPS[self.settings.absent](scheme, before, sites, updates.updates)
+        starts, move = next_starts(scheme, before, sites, updates.updates)
         absent = sorted(starts.duals.keys() - set(sites))
         if absent:
             log.info(
-                "round %d: without an update of %s: absent = '%s'",
+                "round %d: without an update of %s: the last answers count",
                 updates.server_round,
                 ", ".join(absent),
-                self.settings.absent,
             )
         gauges = {
             **weighed.gauges,
@@ -169,7 +139,7 @@ class OwnStarts(HDPStrategy):
     def _megabytes(self, sites: int) -> float:
         """Return the memory of the starts: the last state and the next."""
         layout = layout_of(self.terms.model, task_for(self.terms))
-        bytes_each = 8 + 4 if self.settings.absent == "stale" else 8  # u − ū, and z − ū
+        bytes_each = 8 + 4  # u − ū, and z − ū
         numbers = sites * sum(array.size for array in layout.values())
         return 2 * bytes_each * numbers * 1e-6
 
@@ -180,6 +150,6 @@ class OwnStarts(HDPStrategy):
         if self._room() < sites:
             raise TermsError(
                 f"run config: 'memory-mb' is {self.server.memory_mb:g}, and the starts "
-                f"of {sites} sites take {self._megabytes(sites):.0f} MB; raise it, set 'absent' = "
-                "'follow', which takes two thirds of 'stale', or take 'fedprox', which keeps none"
+                f"of {sites} sites take {self._megabytes(sites):.0f} MB; raise it, or take "
+                "'fedprox', which keeps none"
             )

@@ -43,39 +43,26 @@ class Pulls:
             TermsError: the schedule is wrong, or makes the pull too long in some round.
         """
         key = f"{table}.prox-schedule"
-        read = read_schedule(schedule, terms.rounds, key)
-        check_pulls(terms, read, key)
-        return cls(terms.pull, read)
+        pulls = cls(terms.pull, read_schedule(schedule, terms.rounds, key))
+        if schedule == "constant":
+            return pulls
+        if not terms.pull:
+            raise TermsError(
+                f"run config: '{key}' is '{schedule}', and the 'pull' of 'work' is 0: there is "
+                "none to change; set it, or leave the schedule out"
+            )
+        for server_round in range(1, terms.rounds + 1):
+            pull = pulls.first / pulls.schedule(server_round)
+            if pull * terms.learning_rate > 1:
+                raise TermsError(
+                    f"run config: '{key}' = '{schedule}' makes the 'pull' {pull:g} in round "
+                    f"{server_round}, and with 'learning-rate' {terms.learning_rate:g} a step "
+                    "would go beyond the model that it is pulled to; lower one of them, or the "
+                    "'rounds'"
+                )
+        return pulls
 
     def at(self, terms: RunTerms, server_round: int) -> RunTerms:
         """Return the terms with the pull of a round."""
         pull = self.first / self.schedule(server_round)
         return terms if pull == terms.pull else terms.updated(work=terms.work.updated(pull=pull))
-
-
-def check_pulls(terms: RunTerms, schedule: Schedule, key: str) -> None:
-    """Refuse a schedule with too long a pull, or with no pull.
-
-    Args:
-        terms: with the pull of round 1.
-        schedule: of η = 1/λ.
-        key: of the run config, for messages.
-
-    Raises:
-        TermsError: names the first of these rounds.
-    """
-    if schedule.text == "constant":
-        return
-    if not terms.pull:
-        raise TermsError(
-            f"run config: '{key}' is '{schedule.text}', and the 'pull' of 'work' is 0: there is "
-            "none to change; set it, or leave the schedule out"
-        )
-    for server_round in range(1, terms.rounds + 1):
-        pull = terms.pull / schedule(server_round)
-        if pull * terms.learning_rate > 1:
-            raise TermsError(
-                f"run config: '{key}' = '{schedule.text}' makes the 'pull' {pull:g} in round "
-                f"{server_round}, and with 'learning-rate' {terms.learning_rate:g} a step would go "
-                "beyond the model that it is pulled to; lower one of them, or the 'rounds'"
-            )

@@ -18,11 +18,9 @@ its place. One that has not uploaded yet has Dᵢ = 0.
 
 In a full round the move is s·k̄·(v̄ + Σ wᵢ(vᵢ⁺ − vᵢ)), vᵢ⁺ the new steps: a control-variate
 estimate of Σ bᵢvᵢ⁺. Its noise is Σ (wᵢ² + (bᵢ − wᵢ)²)σᵢ², and over the rounds each upload counts by
-bᵢ: by wᵢ at once, by bᵢ − wᵢ a round later. With ``scaffold.mean = "equal"``, the paper's, the
-fixed point is the optimum of the plain mean of the clients' losses whatever the weights, which
-lower no noise in the end. With ``"weighted"`` bᵢ is client i's weight in its last round and the
-noise about Σ wᵢ²σᵢ², but clients of much noise count little at the fixed point, too. Under label
-skew that costs more than it saves.
+bᵢ: by wᵢ at once, by bᵢ − wᵢ a round later. The bᵢ are equal, as in the paper: the fixed point is
+the optimum of the plain mean of the clients' losses whatever the weights, which lower no noise in
+the end.
 
 Threat model: that of the strategy before the ``+``. The displacement is a function of noisy
 uploads, and is added after clipping and noise: it costs no ε, and a client's noise, batches and
@@ -40,14 +38,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.settings import Settings
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.linalg.sums import BLOCK, exact_sum
 from hdpfl_flower.local_steps import disclosed_steps, facts_needed
@@ -61,16 +57,6 @@ Row = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 
 
-class ScaffoldSettings(Settings):
-    """Setting of the sent mean."""
-
-    mean: Literal["equal", "weighted"] = Field(
-        "equal",
-        description="The mean of the control variates: of equal shares, or by the weights of the "
-        "strategy before the '+'.",
-    )
-
-
 @dataclass(frozen=True)
 class Variate:
     """Last upload of a client: v = p/k, −η times its control variate.
@@ -79,13 +65,11 @@ class Variate:
         part: k̄·p/k, its own part as of k̄ steps, float32, shape ``(d,)``.
         middle: k̄, the mean of the steps of that round's clients.
         steps: k, as the server knows it.
-        share: bⱼ but for a factor: 1, or its weight in that round, times the round's clients.
     """
 
     part: Row
     middle: float
     steps: float
-    share: float
 
 
 @dataclass(frozen=True)
@@ -94,7 +78,7 @@ class ScaffoldState:
 
     Attributes:
         variates: site → data of its last upload.
-        mean: v̄, the mean of the vⱼ by share, float64, shape ``(d,)``; None before round 1.
+        mean: v̄, the mean of the vⱼ, float64, shape ``(d,)``; None before round 1.
         weighting: the state of the strategy that weighs.
     """
 
@@ -138,8 +122,6 @@ class Scaffold(HDPStrategy):
 
     name = "scaffold"
     weighting = FedAvg
-    settings_type = ScaffoldSettings
-    settings: ScaffoldSettings
 
     def declare(self) -> Declaration:
         """Declare the facts of a site's steps; no update contains a displacement."""
@@ -240,22 +222,16 @@ class Scaffold(HDPStrategy):
             if site not in updates.sites
         }
         room, middle = self._room(own_parts.shape[1]) - len(variates), float(steps.mean())
-        shares = len(steps) * outcome.weights
-        if self.settings.mean == "equal":
-            shares = np.ones(len(steps))
         # Those that joined after round 1 and have no room train without a displacement.
         has_room = np.array([site in state.variates for site in updates.sites], dtype=np.bool_)
         has_room |= np.cumsum(~has_room) <= room - has_room.sum()
         mean = np.zeros(own_parts.shape[1])
         for variate in variates.values():
-            _add(mean, variate.share / variate.middle, variate.part)
-        mean += _sum_of(np.where(has_room, shares, 0.0), own_parts, outcome) / middle
+            _add(mean, 1 / variate.middle, variate.part)
+        mean += _sum_of(has_room.astype(np.float64), own_parts, outcome) / middle
         for i in np.flatnonzero(has_room):
-            variates[updates.sites[i]] = Variate(
-                own_parts[i], middle, float(steps[i]), float(shares[i])
-            )
-        total = sum(variate.share for variate in variates.values())
-        return replace(state, variates=variates, mean=mean / total if total else None)
+            variates[updates.sites[i]] = Variate(own_parts[i], middle, float(steps[i]))
+        return replace(state, variates=variates, mean=mean / len(variates) if variates else None)
 
 
 def _own_parts(state: ScaffoldState, updates: RoundUpdates, steps: Floats) -> tuple[Row, Floats]:
@@ -283,13 +259,12 @@ def _moved(state: ScaffoldState, updates: RoundUpdates, outcome: Outcome, middle
     """Return s·k̄·Σ wᵢuᵢ/kᵢ = s·Σ wᵢ(own part) + s·k̄·Σ wᵢDᵢ/kᵢ, shape ``(d,)``.
 
     The last sum is v̄·Σw − Σ wᵢvᵢ over those that have a vᵢ. It is 0, and not computed, in a full
-    round of the shares that v̄ is made of.
+    round of equal weights, of which v̄ is made.
     """
     variates = [state.variates.get(site) for site in updates.sites]
-    total = sum(variate.share for variate in state.variates.values())
-    if state.mean is None or not total:
+    if state.mean is None:
         return outcome.update
-    shares = np.array([variate.share / total if variate else 0.0 for variate in variates])
+    shares = np.array([variate is not None for variate in variates]) / len(state.variates)
     if len(variates) == len(state.variates) and np.allclose(shares, outcome.weights, 0, 1e-12):
         return outcome.update
     weights = np.where([variate is None for variate in variates], 0.0, outcome.weights)

@@ -6,21 +6,13 @@ these the scheme of ``scheme.py`` is, with δ̄ = Σ λᵢδᵢ and all clients 
 
     ū⁺ = ū + αγδ̄;  dᵢ⁺ = (1 − γβ)dᵢ + αγ(1 − β)(δᵢ − δ̄);  P_H z = ū + αδ̄
 
-and Σ λᵢdᵢ = 0 stays so. A client that is absent has no δᵢ, and there are two choices:
+and Σ λᵢdᵢ = 0 stays so. A client that is absent has no δᵢ. As in the thesis its zᵢ stays, P_H is
+over all clients, and its uᵢ moves on as the scheme has it: with eᵢ = zᵢ − ū and ē = Σ λᵢeᵢ,
 
-``stale``: the thesis's. Its zᵢ stays, P_H is over all clients, and its uᵢ moves on as the scheme
-has it: with eᵢ = zᵢ − ū and ē = Σ λᵢeᵢ over all, ū⁺ = ū + γē and
-dᵢ⁺ = (1 − γ)dᵢ + γ(1 − β)(eᵢ − ē).
+    ū⁺ = ū + γē;  dᵢ⁺ = (1 − γ)dᵢ + γ(1 − β)(eᵢ − ē)
 
-``follow``: it is taken to answer with the mean of the present clients' answers,
-P(uⱼ) = Σ_A λᵢP(uᵢ) = ū + v, v = Σ_A λᵢ(dᵢ + δᵢ) over those present, λ summing to 1 there. In the
-equations above v is δ̄, and an absent dual is dⱼ⁺ = (1 − γ(α + β − αβ))dⱼ: with FedSplit and FedPi
-it stays, and uⱼ moves with the mean.
-
-Both keep Σ λᵢdᵢ = 0, and the fixed points of FedSplit and FedPi, where all P(uᵢ) are equal; P_H
-over those present as they are, without the dᵢ in v, has none. ``stale`` averages noise over all
-clients in place of those present: with half of them a round, the squared error that fresh noise
-leaves in P_H z is half to a third of that of ``follow`` (least squares). It needs zᵢ beside dᵢ.
+This keeps Σ λᵢdᵢ = 0, and the fixed points of FedSplit and FedPi, where all P(uᵢ) are equal; P_H
+over those present alone has none. Noise is averaged over all clients in place of those present.
 """
 
 from __future__ import annotations
@@ -31,7 +23,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.linalg.sums import exact_sum
 from strategies.splitting.scheme import Scheme
 
 Floats = npt.NDArray[np.float64]
@@ -46,7 +37,7 @@ class Starts:
         shares: site → λ, up to a common factor; it stays as it was at the site's first answer.
         duals: site → u − ū, float64, shape ``(d,)``; a site that is not there starts from ū.
         answers: site → z − ū of its last answer, float32: it adds nothing up, and was sent in
-            float32; empty under ``follow``.
+            float32.
     """
 
     shares: dict[str, float] = field(default_factory=dict)
@@ -95,41 +86,16 @@ def weights_of(shares: Mapping[str, float], sites: Sequence[str]) -> Floats:
     return weights / total if total else np.full(len(sites), 1 / len(sites))
 
 
-def follow(
+def next_starts(
     scheme: Scheme, starts: Starts, sites: Sequence[str], updates: Rows
 ) -> tuple[Starts, Move]:
-    """Return the starts and the move of a round; absent sites follow.
+    """Return the starts and the move of a round; absent sites keep their last answers.
 
     Args:
         scheme: its γ times the server's rate.
         starts: with the shares of all ``sites``; not changed.
         sites: those present.
         updates: δ, shape ``(n, d)``; not changed.
-    """
-    alpha, beta, gamma = scheme.alpha, scheme.beta, scheme.gamma
-    weights = weights_of(starts.shares, sites)
-    mean = exact_sum(weights, updates)
-    for weight, site in zip(weights, sites, strict=True):
-        if site in starts.duals:
-            mean += weight * starts.duals[site]
-    # 1 − γ(α + β − αβ): exactly 1 for FedSplit and FedPi, so that absent duals stay as they are.
-    left = 1 - gamma * (alpha + beta - alpha * beta)
-    duals = {s: dual if left == 1 else left * dual for s, dual in starts.duals.items()}
-    for site, update in zip(sites, updates, strict=True):
-        dual = update - mean
-        dual *= alpha * gamma * (1 - beta)
-        if site in starts.duals:
-            dual += (1 - gamma * beta) * starts.duals[site]
-        duals[site] = dual
-    return Starts(starts.shares, duals), Move(alpha * gamma * mean, alpha * mean)
-
-
-def stale(
-    scheme: Scheme, starts: Starts, sites: Sequence[str], updates: Rows
-) -> tuple[Starts, Move]:
-    """Return the starts and the move; absent sites keep their last answers.
-
-    Args and returns as :func:`follow`.
     """
     answers: dict[str, Rows] = {**starts.answers}
     for site, update in zip(sites, updates, strict=True):

@@ -78,14 +78,12 @@ def config_of(strategy: str, **settings: Any) -> RunConfig:
 
 def test_a_table_and_a_key_with_a_dot_are_the_same() -> None:
     """TOML has tables, Flower's run config keys with a dot."""
-    table = config_of("robust-hdp", **{"robust-hdp": {"estimator": "rpca", "frozen-after": 2}})
-    dotted = config_of(
-        "robust-hdp", **{"robust-hdp.estimator": "rpca", "robust-hdp.frozen-after": 2}
-    )
+    table = config_of("robust-hdp", **{"robust-hdp": {"estimator": "rpca"}})
+    dotted = config_of("robust-hdp", **{"robust-hdp.estimator": "rpca"})
     assert table == dotted
     assert RunConfig.parse(table.as_config()) == table
     settings = make_strategy(table).settings
-    assert settings == RobustHDPSettings.parse({"estimator": "rpca", "frozen-after": 2})
+    assert settings == RobustHDPSettings.parse({"estimator": "rpca"})
 
 
 @pytest.mark.parametrize(
@@ -94,7 +92,6 @@ def test_a_table_and_a_key_with_a_dot_are_the_same() -> None:
         ({"robust-hdp.estimater": "rpca"}, "'robust-hdp.estimater' .* 'robust-hdp.estimator'"),
         ({"robust_hdp.estimator": "rpca"}, "'robust_hdp.estimator' .* 'robust-hdp.estimator'"),
         ({"robust-hdp.estimator": "magic"}, "'robust-hdp.estimator' must be 'auto'"),
-        ({"robust-hdp.frozen-after": -1}, "'robust-hdp.frozen-after' must be greater"),
         ({"oracle.estimator": "rpca"}, "'oracle.estimator' is not a known key"),
         ({"nobody": {}}, "'nobody.' is not a known key"),
     ],
@@ -123,6 +120,6 @@ def test_a_composed_strategy_has_the_settings_of_each_part(name: str) -> None:
     strategy: Any = make_strategy(config)
     assert strategy._weighting.settings.estimator == "rpca"
     own = with_own_settings(config, check_strategy(name)).settings
-    assert own["robust-hdp"] == {"estimator": "rpca", "frozen-after": 0}
+    assert own["robust-hdp"] == {"estimator": "rpca"}
     with pytest.raises(TermsError, match=r"'mmse\.estimator'"):
         make_strategy(config_of(name, **{"mmse.estimator": "rpca"}))

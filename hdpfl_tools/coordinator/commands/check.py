@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.validation import hint
 from hdpfl_flower.data.stated_task import is_own
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.system.own_code import search_here, show_own, shown_to_its_author
@@ -59,11 +59,10 @@ def _check_run(path: Path, app: Path) -> None:
     declared = _declared(app)
     for key in flatten(config.settings):
         if declared and key not in declared:
-            remedy = f"declare it, with its default, under [tool.flwr.app.config] in {app}"
-            close = get_close_matches(key, declared, n=1)
+            remedy = f"; declare it, with its default, under [tool.flwr.app.config] in {app}"
             raise TermsError(
-                f"terms {path}: '{key}' is not a key of the run config; "
-                + (f"did you mean '{close[0]}'?" if close else f"{remedy}/pyproject.toml")
+                f"terms {path}: '{key}' is not a key of the run config"
+                + (hint(key, declared) or f"{remedy}/pyproject.toml")
             )
     if is_own(config.terms.dataset):  # for simulations, in which the data set says the task
         return

@@ -58,7 +58,7 @@ def _test_personal_models(
     # With the terms that the strategy proposed, and the name.
     sent = replace(config, terms=result.sent or terms)
     whole = sent.terms.makes_personal_model
-    if not (whole or sent.terms.has_second_model) or terms.evaluation != "server":
+    if not (whole or sent.terms.second is not None) or terms.evaluation != "server":
         return {}
     data, site_tests = dataset_of(terms, simulation.data_dir), own_tests_of(config, num_sites)
     if site_tests is None:

@@ -23,6 +23,8 @@ from hdpfl_tools.tables.subgroups import read_subgroups
 Predict = Callable[[npt.NDArray[np.float32]], Outputs]
 HELD_OUT, EVERY, OTHER_TABLE = "held-out", "all", "table"
 """Choice of records: held out, all of ``[data]``, or another table."""
+SMALLEST_GROUP = 20
+"""Units (persons, or rows) below which a subgroup is not shown."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,14 +36,12 @@ class OwnMeasures:
         whole: on all of them.
         groups: column → group → its measures.
         small: column → number of groups with too few units to be shown.
-        minimum: units that a group needs.
     """
 
     which: str
     whole: Measured
     groups: Mapping[str, Mapping[str, Measured]]
     small: Mapping[str, int]
-    minimum: int
 
     def facts(self) -> dict[str, Any]:
         """Return all of it for JSON."""
@@ -52,7 +52,7 @@ class OwnMeasures:
                 column: {group: measured.facts() for group, measured in groups.items()}
                 for column, groups in self.groups.items()
             },
-            "subgroup-minimum": self.minimum,
+            "subgroup-minimum": SMALLEST_GROUP,
             "subgroups-too-small": dict(self.small),
         }
 
@@ -130,13 +130,11 @@ def measure_here(
         groups[column] = {}
         for group in sorted(set(named), key=_in_order):
             chosen = np.flatnonzero(named == group)
-            if len(np.unique(units[chosen])) < source.subgroup_minimum:
+            if len(np.unique(units[chosen])) < SMALLEST_GROUP:
                 small[column] += 1
                 continue
             groups[column][group] = measured(chosen)
-    return OwnMeasures(
-        which, measured(np.arange(len(rows))), groups, small, source.subgroup_minimum
-    )
+    return OwnMeasures(which, measured(np.arange(len(rows))), groups, small)
 
 
 def _subgroups(source: DataSource, every: UnitRecords, schema_text: str) -> dict[str, list[str]]:

@@ -10,7 +10,7 @@ from hdpfl_flower.measures.words import WORDS
 from hdpfl_tools.measures.clinical import Measured
 from hdpfl_tools.site.reports.templates import templates
 from hdpfl_tools.site.worth.comparison import REFERENCES, ModelComparison
-from hdpfl_tools.site.worth.own_measures import EVERY, HELD_OUT, OwnMeasures
+from hdpfl_tools.site.worth.own_measures import EVERY, HELD_OUT, SMALLEST_GROUP, OwnMeasures
 
 _TEXT = """\
 {% if page == "held out" %}
@@ -64,7 +64,7 @@ run '{{ run }}', on this site's {{ models.whole | size }} {{ which }}, with \
 {% for column, groups in models.groups.items() %}
 
 by {{ column }}{% if models.small[column] %}; {{ models.small[column] }} with fewer than \
-{{ models.minimum }} units not shown{% endif %}:
+{{ smallest }} units not shown{% endif %}:
 {% if groups %}
 {% for line in groups | groups | columns %}
 {{ line }}
@@ -97,7 +97,8 @@ def words(page: str, models: ModelComparison | OwnMeasures | None, **facts: obje
         "groups": _group_rows,
         "word": _word,
     }
-    return pages.from_string(_TEXT).render(page=page, models=models, **facts).removesuffix("\n")
+    facts |= {"page": page, "models": models, "smallest": SMALLEST_GROUP}
+    return pages.from_string(_TEXT).render(facts).removesuffix("\n")
 
 
 def comparison_rows(

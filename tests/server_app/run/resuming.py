@@ -65,9 +65,8 @@ def federation() -> ScriptedGrid:
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"strategy": name} for name in STRATEGIES},
     "fedhdp+pfa": {"strategy": "fedhdp+pfa"},
-    "control variates of weights": {
+    "control variates and a step": {
         "strategy": "mmse+scaffold+adam",
-        "scaffold.mean": "weighted",
         "fraction": 0.6,
     },
     **{f"fedavg+{step}": {"strategy": f"fedavg+{step}"} for step in SERVER_STEPS},
@@ -79,12 +78,11 @@ CASES: dict[str, dict[str, Any]] = {
     "noise that falls": {"strategy": "mmse", "spend": "late ratio=3"},
     "starts at a rate": {
         "strategy": "weiavg+fedpi",
-        "fedpi.prox-schedule": "sqrt",
         "average": "ema",
         "server-learning-rate": 0.7,
         "server-schedule": "log",
     },
-    "starts that follow": {"strategy": "splitting", "splitting.absent": "follow", "fraction": 0.6},
+    "starts of some": {"strategy": "splitting", "fraction": 0.6},
     "rate under content": {
         "strategy": "robust-hdp",
         "guard": "content",
@@ -101,7 +99,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-QUICK = {"r-dpcfl", "pfa-plus", "control variates of weights", "found rate", "drawn sites"}
+QUICK = {"r-dpcfl", "pfa-plus", "control variates and a step", "found rate", "drawn sites"}
 """Cases of ``make test``: several models, a basis, control variates, estimates, lots.
 
 That the state of every strategy survives a checkpoint is in the contract suite.

@@ -56,7 +56,7 @@ def test_every_rule_goes_on_as_if_nothing_had_happened(folder: Path, case: str) 
     assert not (folder / "again" / NAME).exists()
 
 
-@pytest.mark.parametrize("case", sampled(CASES, ("drawn sites", "starts that follow")))
+@pytest.mark.parametrize("case", sampled(CASES, ("drawn sites", "starts of some")))
 def test_a_run_killed_at_its_end_repeats_the_message(folder: Path, case: str) -> None:
     """A site that has kept the final model of a run declines another one."""
     ends: list[list[str]] = []

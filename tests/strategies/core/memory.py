@@ -42,7 +42,7 @@ STRATEGIES: dict[str, dict[str, str | int]] = {
     "oracle": {},
     "public-only": {},
     "pfa": {},
-    "pfa, tensor": {"pfa.subspace-scope": "tensor", "pfa.subspace-rank": 5},
+    "pfa, five directions": {"pfa.subspace-rank": 5},
     "random-projection": {"random-projection.subspace-rank": 5},
     "robust-hdp": {},
     "robust-hdp, rpca": {"robust-hdp.estimator": "rpca"},

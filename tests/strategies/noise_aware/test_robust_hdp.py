@@ -66,14 +66,6 @@ def test_private_signals_spoil_the_first_round_and_no_other() -> None:
         assert excess(outcome.weights) < 1 + 10 * (3 * pairs - 1) / pairs**2 / D
 
 
-def test_frozen_after_one_keeps_the_first_rounds_weights() -> None:
-    """The paper's code: weights of round 1, used to the end."""
-    results = run(rounds(3), frozen_after=1)
-    for _, outcome in results[1:]:
-        np.testing.assert_allclose(outcome.weights, results[0][1].weights, rtol=1e-12)
-    assert excess(results[-1][1].weights) > 1.5, "why two uploads are the least to freeze after"
-
-
 def test_with_partial_participation_every_site_has_its_own_history() -> None:
     present = [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [3, 4, 5, 6, 7], [3, 4, 5, 6, 7], [0, 1, 5, 6, 7]]
     state, outcome = run(rounds(5), present)[-1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,6 @@ from strategies.core.base import HDPStrategy
 EPSILONS = np.array([0.1, 10.0, 0.3, 9.0, 0.2, 0.1, 11.0])
 PUBLIC = EPSILONS > 5
 SHARES = EPSILONS / EPSILONS.sum()
-TENSORS = {"1.weight": (4, 3), "1.bias": (4,), "2.weight": (1, 4), "2.bias": (3,)}
-PARTS = (slice(12), slice(12, 16), slice(16, 20), slice(20, 23))
 D = 23
 
 
@@ -37,9 +34,8 @@ def combine(rows: np.ndarray, epsilons: np.ndarray = EPSILONS, **terms: Any) -> 
         for key, v in terms.items()
     }
     rule: HDPStrategy = make_strategy(RunConfig.parse({"strategy": name, **config}))
-    sizes = tuple(math.prod(shape) for shape in TENSORS.values())
     names = tuple(map(str, range(len(rows))))
-    updates = RoundUpdates(1, names, rows, {"epsilon": epsilons}, tensor_sizes=sizes)
+    updates = RoundUpdates(1, names, rows, {"epsilon": epsilons})
     return rule.combine(rule.initial_state(), updates, RandomStream(bytes(32)))[1]
 
 
@@ -98,17 +94,6 @@ def test_the_appendix_and_the_authors_code(k: int) -> None:
     centred = combine(rows, subspace="centred", subspace_rank=k)
     check_same(centred.update, authors_code(exact, min(k, 2)))  # three sites, centred: rank 2
     assert centred.gauges["subspace_rank"] == min(k, 2)
-
-
-@pytest.mark.parametrize("subspace", ["span", "centred"])
-def test_tensor_by_tensor(subspace: str) -> None:
-    rows = rows_of()
-    whole = {"span": appendix_d2, "centred": authors_code}[subspace]
-    parts = [whole(rows[:, part].astype(np.float64), 1) for part in PARTS]
-    outcome = combine(rows, subspace=subspace, subspace_scope="tensor")
-    check_same(outcome.update, np.concatenate(parts))
-    with pytest.raises(AssertionError):
-        check_same(outcome.update, whole(rows.astype(np.float64), 1))
 
 
 def test_the_weights_are_weiavgs_and_the_journal_says_who_is_public() -> None:

@@ -53,13 +53,13 @@ def test_momentum_is_fedavgms() -> None:
 
 @pytest.mark.parametrize("name", ["adam", "yogi"])
 def test_adam_and_yogi_are_algorithm_2(name: str) -> None:
-    keys = {"server-learning-rate": 0.3, "adam.beta-1": 0.7, "adam.beta-2": 0.9}
-    found = steps_of(SERVER_STEPS[name](config_of(**keys, **{"adam.tau": 0.02})), DELTAS)
+    keys = {"server-learning-rate": 0.3, "adam.tau": 0.02}
+    found = steps_of(SERVER_STEPS[name](config_of(**keys)), DELTAS)
     m, v, expected = 0.0, 0.02**2, []
     for delta in DELTAS.astype(np.float32).astype(np.float64):
-        m = 0.7 * m + 0.3 * delta
+        m = 0.9 * m + 0.1 * delta
         square = delta**2
-        v = 0.9 * v + 0.1 * square if name == "adam" else v - 0.1 * square * np.sign(v - square)
+        v = 0.99 * v + 0.01 * square if name == "adam" else v - 0.01 * square * np.sign(v - square)
         expected.append(0.3 * m / (np.sqrt(v) + 0.02))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
@@ -116,9 +116,6 @@ def test_schedules(text: str, factors: list[float]) -> None:
         ({"server-schedule": "cosine"}, "'server-schedule' must be one of constant"),
         ({"server-schedule": "halved:1", "rounds": 40}, "'halved:1' reaches 0 before round 40"),
         ({"average": "median"}, "'average' must be 'none', 'tail'"),
-        ({"average-tail": 0}, "'average-tail'"),
-        ({"average-decay": 1.0}, "'average-decay'"),
-        ({"strategy": "fedavg+adam", "adam.beta-2": 1.0}, r"'adam\.beta-2'"),
         ({"strategy": "fedavg+adam", "adam.tau": 0}, r"'adam\.tau'"),
         ({"strategy": "fedavg+adam", "momentum.beta": 0.5}, r"'momentum\.beta' is a setting of"),
         ({"fedhdp.server-learning-rate": 0.5}, "'server-learning-rate' outside of any table"),
@@ -178,9 +175,7 @@ MODELS = np.random.default_rng(3).standard_normal((5, 9)).astype(np.float32)
     [
         ({"average": "ergodic"}, [0.2, 0.2, 0.2, 0.2, 0.2]),
         ({"average": "tail"}, [0, 0, 1 / 3, 1 / 3, 1 / 3]),
-        ({"average": "tail", "average-tail": 0.4}, [0, 0, 0, 0.5, 0.5]),
-        ({"average": "tail", "average-tail": 0.01}, [0, 0, 0, 0, 1]),
-        ({"average": "ema", "average-decay": 0.5}, [1 / 16, 1 / 16, 1 / 8, 1 / 4, 1 / 2]),
+        ({"average": "ema"}, [0.4096, 0.1024, 0.128, 0.16, 0.2]),
     ],
     ids=str,
 )

@@ -50,7 +50,7 @@ OTHER: dict[str, Any] = {
     "after": "prior share=0.1", "spend": "late", "backbone": "own width=3",
     "start": "sha256:" + "0" * 64,
     "class_weights": "2,1",
-    "average_decay": 0.7, "average_tail": 0.3, "server_learning_rate": 2.0,
+    "server_learning_rate": 2.0,
     "server_schedule": "sqrt", "coordinator": "Ada", "purpose": "Stroke",
     "task": "regression shape=8",
     "public_records": "public.npz", "notify": "./tell",
@@ -87,7 +87,7 @@ def test_a_runs_name_changes_with_all_else_that_makes_it() -> None:
         replace(plain, stop_after=1),
         replace(plain, attack=Attack(OVERSTATED, (1,))),
         replace(plain, attack=Attack(OVERSTATED, (2,))),
-        replace(plain, config=RunConfig.parse({"robust-hdp.frozen-after": 2})),
+        replace(plain, config=RunConfig.parse({"robust-hdp.estimator": "rpca"})),
     ]
     names = {name_of(one, {}) for one in (plain, *others)}
     assert len(names | {name_of(plain, {"CUDA_VISIBLE_DEVICES": ""})}) == len(others) + 2

@@ -76,7 +76,7 @@ def test_survival_has_concordance_with_an_interval(site) -> None:
 
 
 def test_subgroups_are_by_schema_and_by_the_sites_own_columns(site) -> None:
-    prepare(site, 'subgroups = ["c", "ward", "a"]', "subgroup-minimum = 10")
+    prepare(site, 'subgroups = ["c", "ward", "a"]', records=400)
     facts = asked(site)
     assert list(facts["subgroups"]["c"]) == ["x", "z"]
     assert set(facts["subgroups"]["ward"]) == {"east", "west"}
@@ -89,12 +89,12 @@ def test_subgroups_are_by_schema_and_by_the_sites_own_columns(site) -> None:
 
 
 def test_a_small_subgroup_is_not_shown(site) -> None:
-    prepare(site, 'subgroups = ["ward"]', "subgroup-minimum = 40")
+    prepare(site, 'subgroups = ["ward"]', records=100)
     facts = asked(site)
     assert list(facts["subgroups"]["ward"]) == ["west"]
     assert facts["subgroups-too-small"] == {"ward": 1}
     shown = site("evaluate").out
-    assert "by ward; 1 with fewer than 40 units not shown:" in shown
+    assert "by ward; 1 with fewer than 20 units not shown:" in shown
     assert "east" not in shown
 
 
