@@ -37,12 +37,9 @@ GENERATED = {DOCS / "reference" / f"{name}.md" for name in _NAMES}
 PAGES = sorted(
     path for path in DOCS.rglob("*.md") if path.parent != TABLES and path not in GENERATED
 )
-READ_ON_GITHUB = (
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "SECURITY.md",
-    ROOT / "docker" / "README.md",
-)
+READ_ON_GITHUB = [
+    ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docker/README.md")
+]
 ALL = (*READ_ON_GITHUB, *PAGES)
 
 
@@ -285,11 +282,8 @@ def _shape(line: str) -> str:
 def test_every_key_of_the_terms_has_its_row() -> None:
     rows = re.findall(r"^\| `([a-z.-]+)` \| (.*?) \| .* \| (.+) \|$", generated()[TERMS], re.M)
     assert len(rows) >= len(RunConfig.keys())
-    assert (
-        "rounds",
-        "whole number from 1",
-        GROUPS["terms"].model_fields["rounds"].description,
-    ) in rows
+    about = GROUPS["terms"].model_fields["rounds"].description
+    assert ("rounds", "whole number from 1", about) in rows
 
 
 TERMS = "reference/terms.md"

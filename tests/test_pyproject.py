@@ -67,10 +67,8 @@ def test_the_components_exist() -> None:
     from client_app.app import app as client_app
     from server_app.app import app as server_app
 
-    assert flower()["app"]["components"] == {
-        "serverapp": "server_app.app:app",
-        "clientapp": "client_app.app:app",
-    }
+    components = {"serverapp": "server_app.app:app", "clientapp": "client_app.app:app"}
+    assert flower()["app"]["components"] == components
     assert isinstance(server_app, ServerApp)
     assert isinstance(client_app, ClientApp)
 
@@ -79,16 +77,8 @@ def test_the_bundle_is_the_four_packages_and_nothing_else(tmp_path: Path) -> Non
     """A bundle is what a site pins by its hash: no test, no deployment file, no record."""
     app = tmp_path / "hdpfl-flower"
     app.mkdir()
-    for name in (
-        "pyproject.toml",
-        "README.md",
-        "LICENSE",
-        *PACKAGES,
-        "studies",
-        "tests",
-        "deploy",
-        "docs",
-    ):
+    names = ["pyproject.toml", "README.md", "LICENSE", "studies", "tests", "deploy", "docs"]
+    for name in (*names, *PACKAGES):
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, app / name)

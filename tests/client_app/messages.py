@@ -69,13 +69,8 @@ CLIENT_NOISE = "[policy]\nclient-noise = true\n"
 
 def config_of(**more: Any) -> RunConfig:
     """Return the run config of a run over sites' own tables."""
-    config = {
-        "dataset": "site",
-        "schema": SCHEMA,
-        "rounds": 3,
-        "run-id": "run-1",
-        "evaluation": "none",
-    }
+    config = {"dataset": "site", "schema": SCHEMA, "rounds": 3, "run-id": "run-1"}
+    config["evaluation"] = "none"
     return RunConfig.parse({**config, **more})
 
 

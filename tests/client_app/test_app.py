@@ -153,9 +153,7 @@ def _context(node_config: dict[str, Any]) -> Any:
         lambda p: p.unlink(),
         lambda p: p.chmod(0o644),
         lambda p: p.write_text("nonsense PATIENT-123"),
-        lambda p: p.write_text(
-            p.read_text().replace("epsilon = 1.2345678", "epsilon = -1.2345678")
-        ),
+        lambda p: p.write_text(p.read_text().replace("epsilon = 1", "epsilon = -1")),
         lambda p: (p.parent / "ledger.sqlite").unlink(),
         lambda p: (p.parent / "ledger.sqlite").write_bytes(b"PATIENT-123" * 500),
         lambda p: (p.parent / "records.csv").unlink(),
@@ -174,45 +172,34 @@ def test_a_broken_site_says_nothing_but_a_constant(
     assert not any(secret in caplog.text for secret in SECRETS)
 
 
+def instructions(**more: Any) -> RecordDict:
+    """Return the content of a message with these instructions, as any server may write it."""
+    written = ConfigRecord({"format": 1, "round": 1, **more})
+    return RecordDict({"instructions": written, "model": ArrayRecord()})
+
+
+def asking(arrays: ArrayRecord | None = None, /, **changes: Any) -> RecordDict:
+    """Return the content of a message of round 1 with a model, or the one of the terms."""
+    arrays = model_of(terms_of()) if arrays is None else arrays
+    return wire.write_instructions(terms_of(**changes), 1, arrays)
+
+
+def model_with(change: Callable[[Any], Any]) -> ArrayRecord:
+    arrays = model_of(terms_of()).items()
+    return ArrayRecord({name: Array(change(array.numpy())) for name, array in arrays})
+
+
 HOSTILE: dict[str, Callable[[], RecordDict]] = {
     "nothing": RecordDict,
-    "no terms": lambda: RecordDict(
-        {"instructions": ConfigRecord({"format": 1, "round": 1}), "model": ArrayRecord()}
-    ),
-    "terms of nonsense": lambda: RecordDict(
-        {
-            "instructions": ConfigRecord({"format": 1, "terms": "{" * 100_000, "round": 1}),
-            "model": ArrayRecord(),
-        }
-    ),
-    "an unknown term": lambda: RecordDict(
-        {
-            "instructions": ConfigRecord({"format": 1, "terms": '{"x": 1}', "round": 1}),
-            "model": ArrayRecord(),
-        }
-    ),
-    "no model": lambda: wire.write_instructions(terms_of(), 1, ArrayRecord()),
-    "a NaN model": lambda: wire.write_instructions(
-        terms_of(),
-        1,
-        wire.write_model(
-            {n: a.numpy() * np.float32("nan") for n, a in model_of(terms_of()).items()}
-        ),
-    ),
-    "a larger model": lambda: wire.write_instructions(
-        terms_of(),
-        1,
-        ArrayRecord({n: Array(np.zeros(99, np.float32)) for n in model_of(terms_of())}),
-    ),
-    "code as a model": lambda: wire.write_instructions(
-        terms_of(model="os:getcwd"), 1, model_of(terms_of())
-    ),
-    "a schema that lies": lambda: wire.write_instructions(
-        terms_of(schema="x = 1"), 1, ArrayRecord()
-    ),
-    "absurd work": lambda: wire.write_instructions(
-        terms_of(**{"local-steps": 10**9}), 1, model_of(terms_of())
-    ),
+    "no terms": instructions,
+    "terms of nonsense": lambda: instructions(terms="{" * 100_000),
+    "an unknown term": lambda: instructions(terms='{"x": 1}'),
+    "no model": lambda: asking(ArrayRecord()),
+    "a NaN model": lambda: asking(model_with(lambda array: array * np.float32("nan"))),
+    "a larger model": lambda: asking(model_with(lambda _: np.zeros(99, np.float32))),
+    "code as a model": lambda: asking(model="os:getcwd"),
+    "a schema that lies": lambda: asking(ArrayRecord(), schema="x = 1"),
+    "absurd work": lambda: asking(**{"local-steps": 10**9}),
 }
 
 
@@ -220,10 +207,8 @@ HOSTILE: dict[str, Callable[[], RecordDict]] = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_any_message_gets_a_constant_and_is_free(tmp_path: Path, case: str, kind: str) -> None:
     profile = make_site(tmp_path)
-    assert code(send({"profile": str(profile)}, kind, HOSTILE[case]())) in (
-        wire.DECLINED,
-        wire.FAILED,
-    )
+    reply = send({"profile": str(profile)}, kind, HOSTILE[case]())
+    assert code(reply) in (wire.DECLINED, wire.FAILED)
     assert Ledger(tmp_path / "ledger.sqlite").account().spent() == (0.0, 0.0)
 
 

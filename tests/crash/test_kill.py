@@ -19,42 +19,22 @@ from tests.crash.checker import Checker
 from tests.crash.harness import CAP, SIGKILL, Workers, ask, kill_and_go_on, new_ledger, new_site
 
 POINTS = {
-    "open: before BEGIN": "nothing",
-    "open: after BEGIN": "nothing",
-    "open: before COMMIT": "nothing",
-    "open: after COMMIT": "nothing",
-    "look back: before BEGIN": "nothing",
-    "look back: after BEGIN": "nothing",
-    "look back: before COMMIT": "nothing",
-    "look back: after COMMIT": "nothing",
-    "reserve: before BEGIN": "nothing",
-    "reserve: after BEGIN": "nothing",
-    "reserve: plan appended": "nothing",
-    "reserve: reserved appended": "nothing",
-    "reserve: before COMMIT": "nothing",
-    "reserve: after COMMIT": "lost",
-    "reserve: anchor written beside": "lost",
-    "reserve: anchor replaced": "lost",
-    "work: begun": "lost",
-    "work: half done": "lost",
-    "work: done": "lost",
-    "seal: before BEGIN": "lost",
-    "seal: after BEGIN": "lost",
-    "seal: sealed appended": "lost",
-    "seal: payload attached": "lost",
-    "seal: before COMMIT": "lost",
-    "seal: after COMMIT": "same",
-    "seal: anchor written beside": "same",
-    "seal: anchor replaced": "same",
-    "sent: before BEGIN": "same",
-    "sent: after BEGIN": "same",
-    "sent: sent appended": "same",
-    "sent: before COMMIT": "same",
-    "sent: after COMMIT": "same",
-    "sent: anchor written beside": "same",
-    "sent: anchor replaced": "same",
-    "send: begun": "same",
-    "send: done": "same",
+    f"{step}: {place}": left
+    for step, left, places in (
+        ("open", "nothing", "before BEGIN, after BEGIN, before COMMIT, after COMMIT"),
+        ("look back", "nothing", "before BEGIN, after BEGIN, before COMMIT, after COMMIT"),
+        ("reserve", "nothing", "before BEGIN, after BEGIN, plan appended, reserved appended"),
+        ("reserve", "nothing", "before COMMIT"),
+        ("reserve", "lost", "after COMMIT, anchor written beside, anchor replaced"),
+        ("work", "lost", "begun, half done, done"),
+        ("seal", "lost", "before BEGIN, after BEGIN, sealed appended, payload attached"),
+        ("seal", "lost", "before COMMIT"),
+        ("seal", "same", "after COMMIT, anchor written beside, anchor replaced"),
+        ("sent", "same", "before BEGIN, after BEGIN, sent appended, before COMMIT, after COMMIT"),
+        ("sent", "same", "anchor written beside, anchor replaced"),
+        ("send", "same", "begun, done"),
+    )
+    for place in places.split(", ")
 }
 """Where a worker dies, in order, and what becomes of the release."""
 

@@ -21,20 +21,16 @@ import processes
 from tests.e2e.engines import ROOT, command_of
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(120)"]
-STUBBORN = [
-    sys.executable,
-    "-c",
+STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    "print('ready', flush=True); time.sleep(120)",
-]
-PARENT = [
-    sys.executable,
-    "-c",
+    "print('ready', flush=True); time.sleep(120)"
+)
+PARENT = (
     "import subprocess, sys, time\n"
     "c = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(120)'],"
     " start_new_session=True)\n"
-    "print(c.pid, flush=True); time.sleep(120)",
-]
+    "print(c.pid, flush=True); time.sleep(120)"
+)
 
 
 @pytest.fixture
@@ -102,7 +98,7 @@ def test_a_recycled_id_is_another_process(tmp_path: Path) -> None:
 
 
 def test_all_child_processes_end(tmp_path: Path, start: Callable[[str, list[str]], int]) -> None:
-    start("parent", PARENT)
+    start("parent", [sys.executable, "-c", PARENT])
     child = int(written(tmp_path / "log"))
     assert child in processes.table()
     processes.stop(["parent"], tmp_path)
@@ -113,7 +109,7 @@ def test_what_does_not_end_by_itself_is_killed(
     tmp_path: Path, start: Callable[[str, list[str]], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "TERM_SECONDS", 0.5)
-    pid = start("stubborn", STUBBORN)
+    pid = start("stubborn", [sys.executable, "-c", STUBBORN])
     assert "ready" in written(tmp_path / "log")
     assert processes.stop(["stubborn"], tmp_path) == ["stubborn"]
     assert pid not in processes.table()

@@ -114,10 +114,8 @@ def test_the_run_says_who_has_no_privacy_and_what_the_other_is_promised(ended: E
     assert "1 site: differential privacy, ε at most 0.7\n" in ended.done.stdout
     promised = json.loads((ended.folder / "result.json").read_text())["privacy"]
     assert promised["no privacy"] == [LOUD]
-    assert [level["promise"] for level in promised["levels"]] == [
-        "no privacy",
-        "differential privacy",
-    ]
+    promises = [level["promise"] for level in promised["levels"]]
+    assert promises == ["no privacy", "differential privacy"]
 
 
 def test_each_sites_own_report_says_what_it_got(ended: Ended) -> None:

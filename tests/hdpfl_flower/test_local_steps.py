@@ -52,10 +52,7 @@ def test_a_site_that_does_not_say_counts_as_the_median() -> None:
 
 @pytest.mark.parametrize("lie", [1e-9, 0.0, 1.0, 1e300])
 def test_a_lie_scales_a_sites_steps_tenfold_at_most(lie: float) -> None:
-    for batches, records in (
-        ([20.0] * 4, [100.0, 100, 100, lie]),
-        ([20.0] * 3 + [lie], [100.0] * 4),
-    ):
+    for batches, records in (([20] * 4, [100.0, 100, 100, lie]), ([20] * 3 + [lie], [100.0] * 4)):
         found = np.array(counts(RunTerms(), batches, records))
         assert found[:3].tolist() == [5, 5, 5]
         assert 5 / WIDEST <= found[3] <= 5 * WIDEST

@@ -184,12 +184,8 @@ def digest(terms: RunTerms, server_round: int, first: ArrayRecord, **more: Any) 
 
 
 TERMS = RunTerms()
-PLAIN: dict[str, Any] = {
-    "terms": TERMS,
-    "server_round": 2,
-    "first": model(1),
-    "project": wire.WHOLE,
-}
+PLAIN: dict[str, Any] = {"terms": TERMS, "server_round": 2, "project": wire.WHOLE}
+PLAIN["first"] = model(1)
 ONE = {**PLAIN, "others": [model(2)], "use": wire.CHOOSE}
 TWO = {**PLAIN, "others": [model(2), model(3)], "use": wire.CHOOSE}
 REQUESTS = {

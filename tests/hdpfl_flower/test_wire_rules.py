@@ -162,9 +162,7 @@ def test_other_models_need_a_use_and_a_pull_needs_one() -> None:
         read = wire.read_instructions(written)
         assert (read.use, len(read.others), len(read.models)) == (use, len(others), 1 + len(others))
     two = [OTHER, MODEL]
-    for use, others in (
-        ("", [OTHER]), ("x", [OTHER]), (wire.PULL, two), (wire.OFFSET, two),
-    ):  # fmt: skip
+    for use, others in (("", [OTHER]), ("x", [OTHER]), (wire.PULL, two), (wire.OFFSET, two)):
         with pytest.raises(WireError, match="without a use"):
             wire.read_instructions(wire.write_instructions(TERMS, 1, MODEL, others=others, use=use))
 

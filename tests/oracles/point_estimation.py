@@ -5,9 +5,7 @@ n records of the normal N(φⱼ, β²), φⱼ = φ + N(0, τ²). Its mean φ̂�
 so σ² = α² + τ² about φ. N_p private clients send φ̂ⱼ + N(0, N_p·γ²), so that a mean over them has
 noise γ², the other N − N_p opt out and send φ̂ⱼ. Client j's personal estimate is
 (φ̂ⱼ + λ·θ)/(1 + λ).
-
-Federated linear regression with an orthogonal design, FᵀF = n·I, is this problem in each
-coordinate, with α² = β²/n.
+Linear regression with an orthogonal design, FᵀF = n·I, is this problem in each coordinate.
 """
 
 from __future__ import annotations
@@ -68,20 +66,14 @@ def variance(federation: Federation, ratio: float) -> float:
 
 
 def opted_out_lambda(federation: Federation) -> float:
-    """Return λ* of a client that opted out: α²/τ²; ``inf`` where clients do not differ.
-
-    >>> opted_out_lambda(Federation(clients=10, private=8, alpha2=2.0, tau2=1.0, gamma2=0.25))
-    2.0
-    """
+    """Return λ* of a client that opted out: α²/τ²; ``inf`` where clients do not differ."""
     return federation.alpha2 / federation.tau2 if federation.tau2 else math.inf
 
 
 def published_private_lambda(federation: Federation) -> float:
     """Return the paper's λ* of a private client, with U = τ²/α² and G = N_pγ²/α².
 
-    (N + N·U + (N − N_p)·G) / (N·U·(U + 1) + (N − N_p + 1)·U·G + G). It is the best one only where
-    θ holds the client's own φ̂ⱼ without noise, that is, where the client takes its own noise out of
-    θ; with the noise in it another λ is a little better, see :func:`personal_error`.
+    The best one only where the client takes its own noise out of θ: see :func:`personal_error`.
 
     >>> f = Federation(clients=10, private=10, alpha2=1.0, tau2=1.0, gamma2=0.1)
     >>> math.isclose(published_private_lambda(f), 10 / (10 * 1 + 1))
@@ -93,22 +85,16 @@ def published_private_lambda(federation: Federation) -> float:
     return (n + n * u + loose * g) / below if below else math.inf
 
 
-def personal_error(
-    federation: Federation, ratio: float, pull: float, *, private: bool, noisy: bool = True
-) -> float:
-    """Return the mean square error of (φ̂ⱼ + λ·θ)/(1 + λ) about φⱼ.
+def personal_error(federation: Federation, ratio: float, pull: float, *, private: bool) -> float:
+    """Return the mean square error of (φ̂ⱼ + λ·θ)/(1 + λ) about φⱼ, client j's noise in θ.
 
     Args:
         federation: the problem.
         ratio: what a private client counts in θ.
         pull: λ ≥ 0.
         private: whether client j is private; there must be one of its kind.
-        noisy: whether θ holds the noise of client j itself, as the θ that a server sends does;
-            False where the client takes its own noise out of it.
 
     >>> f = Federation(clients=10, private=8, alpha2=1.0, tau2=1.0, gamma2=0.25)
-    >>> personal_error(f, 0.5, 0.0, private=True)
-    1.0
     >>> at = [personal_error(f, 0.5, x * opted_out_lambda(f), private=False) for x in (0.9, 1, 1.1)]
     >>> at[1] < min(at[0], at[2])
     True
@@ -117,8 +103,6 @@ def personal_error(
     total = federation.clients - strict + ratio * strict
     mine = (ratio if private else 1.0) / total
     on_own = (1 + pull * mine) / (1 + pull)
-    own_noise = federation.noise if private else 0.0
-    rest = variance(federation, ratio) - mine**2 * (federation.spread + own_noise)
+    rest = variance(federation, ratio) - mine**2 * federation.spread
     error = on_own**2 * federation.alpha2 + (1 - on_own) ** 2 * federation.tau2
-    error += (pull / (1 + pull)) ** 2 * (rest + (mine**2 * own_noise if noisy else 0.0))
-    return error
+    return error + (pull / (1 + pull)) ** 2 * rest

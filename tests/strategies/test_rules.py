@@ -10,13 +10,10 @@ import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.updates import RoundUpdates
 from hdpfl_flower.weighting.by_records import record_weights
 from hdpfl_flower.weighting.inverse_variance import RobustHDPSettings, inverse_variance_weights
 from strategies import SETTINGS_OWNERS, STRATEGIES, check_strategy, make_strategy
 from strategies.averaging.minimum import Minimum
-from strategies.noise_aware.robust_hdp import RobustHDP
 from strategies.settings import setting_rows, with_own_settings
 
 
@@ -44,26 +41,6 @@ def test_the_strictest_epsilon_becomes_everybodys_cap() -> None:
     disclosed = {"a": {"epsilon": 3.0}, "b": {"epsilon": 0.4}, "c": {"epsilon": math.inf}}
     assert rule.propose(terms, disclosed).epsilon_cap == 0.4
     assert rule.propose(terms, {"c": {"epsilon": math.inf}}).epsilon_cap == 0.0
-
-
-def test_robust_hdp_gives_a_quiet_site_the_weight() -> None:
-    generator = np.random.default_rng(1)
-    std = np.array([0.1, 1.0, 10.0, 10.0, 10.0])
-    rows = (generator.standard_normal((5, 5_000)) * std[:, None]).astype(np.float32)
-    updates = RoundUpdates(1, tuple("abcde"), rows)
-    rule = RobustHDP(RunConfig())
-    _, outcome = rule.combine(rule.initial_state(), updates, RandomStream(bytes(32)))
-    np.testing.assert_allclose(outcome.weights, inverse_variance_weights(std**2), rtol=0.1)
-    np.testing.assert_allclose(outcome.gauges["noise_std"], std, rtol=0.1)
-
-
-def test_robust_hdp_gives_a_zero_update_no_weight() -> None:
-    rows = np.random.default_rng(2).standard_normal((5, 500)).astype(np.float32)
-    rows[3] = 0
-    updates = RoundUpdates(1, tuple("abcde"), rows)
-    rule = RobustHDP(RunConfig())
-    _, outcome = rule.combine(rule.initial_state(), updates, RandomStream(bytes(32)))
-    assert outcome.weights[3] == 0
 
 
 # --- settings of strategies: a table a strategy, refused by name, and of the run's parts alone

@@ -97,12 +97,8 @@ def backbone(task: Task) -> nn.Module:
     return Sums()
 
 
-NETWORKS = {
-    checked: BookkeepingEngine,
-    leaving: BookkeepingEngine,
-    Coded: VmapEngine,
-    normed: OpacusEngine,
-}
+NETWORKS = dict.fromkeys((checked, leaving), BookkeepingEngine)
+NETWORKS |= {Coded: VmapEngine, normed: OpacusEngine}
 
 
 def engine_of(network: object) -> Engine:

@@ -1,9 +1,8 @@
-"""Synthetic first updates of clients in clusters, and an array that counts how it is read."""
+"""Synthetic first updates of clients in clusters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,39 +49,3 @@ def finds_all(assignment: npt.NDArray[np.int64]) -> bool:
 def finds_minority(assignment: npt.NDArray[np.int64]) -> bool:
     """Tell whether the first three clients, and no others, share a cluster."""
     return bool(np.array_equal(assignment == assignment[0], TRUTH == 0))
-
-
-class Counted(np.ndarray[Any, Any]):
-    """A matrix that counts how many of its numbers are read; what it gives is plain."""
-
-    read = 0
-
-    def __getitem__(self, key: Any) -> Any:
-        found = np.asarray(self).__getitem__(key)
-        Counted.read += np.size(found)
-        return found
-
-    def __iter__(self) -> Any:
-        return (self[row] for row in range(len(self)))
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return getattr(ufunc, method)(*self._plain(inputs), **kwargs)
-
-    def __array_function__(self, function: Any, _: Any, args: Any, kwargs: Any) -> Any:
-        if function is np.take:
-            found = np.take(np.asarray(args[0]), *args[1:], **kwargs)
-            Counted.read += np.size(found)
-            return found
-        return function(*self._plain(args), **kwargs)
-
-    @staticmethod
-    def _plain(values: Any) -> list[Any]:
-        Counted.read += sum(value.size for value in values if isinstance(value, Counted))
-        return [np.asarray(v) if isinstance(v, Counted) else v for v in values]
-
-
-def passes(matrix: npt.NDArray[np.float32], work: Callable[[Any], object]) -> float:
-    """Return how often ``work`` reads a number of ``matrix``, on average."""
-    Counted.read = 0
-    work(matrix.view(Counted))
-    return Counted.read / matrix.size

@@ -120,10 +120,8 @@ def test_the_mixture_finds_the_width_beyond_noise() -> None:
     assert np.sort(means[:, 0]) == pytest.approx([0, 6], abs=0.1)
     harmonic = math.sqrt(2 / (1 / 0.26 + 1 / 1.25))
     assert widths == pytest.approx([harmonic, harmonic], rel=0.05)
-    assert (np.argmax(shares, axis=1) == truth).mean() in (
-        pytest.approx(1, abs=0.01),
-        pytest.approx(0, abs=0.01),
-    )
+    right = (np.argmax(shares, axis=1) == truth).mean()
+    assert max(right, 1 - right) > 0.99
 
 
 @pytest.mark.parametrize("cluster", BOTH)

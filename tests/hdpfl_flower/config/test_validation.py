@@ -16,17 +16,7 @@ from hdpfl_flower.errors import DataError, HDPFLError
 
 LABEL = '[label]\ncolumn = "y"\nclasses = [["0"], ["1"]]\n'
 AGE = '[[columns]]\nname = "age"\n'
-PYDANTIC = (
-    "Input",
-    "should",
-    "Tuple",
-    "tag",
-    "discriminator",
-    "valid",
-    "instance",
-    "Value",
-    _OTHER,
-)
+PYDANTIC = ("Input", "should", "Tuple", "tag", "discriminator", "valid", "instance", _OTHER)
 
 
 def check_words(text: str) -> None:

@@ -140,24 +140,21 @@ def test_every_encoding_reads_alike(tmp_path: Path, encoding: str, bom: bytes, e
     np.testing.assert_allclose(got.records.features[:, 0], [-0.8, -0.6], rtol=1e-6)
 
 
+NOTATIONS: dict[tuple[str, str], dict[str, float | None]] = {
+    (",", ""): {"1,5": 1.5, "1.5": None, "+,5e1": 5},
+    (",", "."): {"1.234": 1234, "-1.234.567,25": -1234567.25, "12.34": None, "1,234.5": None,
+                 ".123": None},
+    (".", ","): {"1,234.5": 1234.5, "1,5": None},
+    (".", "'"): {"1'234.5": 1234.5},
+    (",", " "): {"1 234,5": 1234.5, "1  234,5": None},
+    (".", ""): {"1,5": None},
+}  # fmt: skip
+"""Decimal mark and mark of thousands → texts, and the numbers that they are."""
+
+
 @pytest.mark.parametrize(
     ("decimal", "thousands", "text", "number"),
-    [
-        (",", "", "1,5", 1.5),
-        (",", "", "1.5", None),
-        (",", "", "+,5e1", 5),
-        (",", ".", "1.234", 1234),
-        (",", ".", "-1.234.567,25", -1234567.25),
-        (",", ".", "12.34", None),
-        (",", ".", "1,234.5", None),
-        (",", ".", ".123", None),
-        (".", ",", "1,234.5", 1234.5),
-        (".", ",", "1,5", None),
-        (".", "'", "1'234.5", 1234.5),
-        (",", " ", "1 234,5", 1234.5),
-        (",", " ", "1  234,5", None),
-        (".", "", "1,5", None),
-    ],
+    [(*marks, text, number) for marks in NOTATIONS for text, number in NOTATIONS[marks].items()],
 )
 def test_numbers_are_those_of_the_notation(
     tmp_path: Path, decimal: str, thousands: str, text: str, number: float | None
@@ -227,10 +224,7 @@ def test_a_mark_is_looked_up_before_the_unit(tmp_path: Path) -> None:
             "'data.columns.age.name' is the column of the label",
         ),
         ({"age": {"name": SECRET}}, "no column of 'data.columns.age.name' for 'age'"),
-        (
-            {"age": {"to": "days", "reference": SECRET}},
-            "no column of 'data.columns.age.reference' for 'age'",
-        ),
+        ({"age": {"to": "days", "reference": SECRET}}, "no column of 'data.columns.age.reference'"),
     ],
 )
 def test_bad_mappings_are_refused(tmp_path: Path, columns: dict[str, object], words: str) -> None:

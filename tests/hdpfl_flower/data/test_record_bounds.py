@@ -177,7 +177,7 @@ def jpeg_of(exif: int) -> bytes:
         (tiff_of([]), tiff_of([(322, 4, 1, 9000), (323, 4, 1, 9000)])),
     ],
     ids=["segments", "tags", "inner tags", "tiles"],
-)  # fmt: skip
+)
 def test_a_small_image_in_a_large_file_is_left_out(few: bytes, many: bytes, tmp_path: Path) -> None:
     (tmp_path / "0").mkdir()
     source = DataSource.model_validate({"format": "images", "path": str(tmp_path)})

@@ -41,11 +41,7 @@ def test_schema_gives_task_and_names() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        (
-            "fill = 2.5",
-            "fil = 2.5",
-            "'columns.a.fil' is not a known key; did you mean 'columns.a.fill'",
-        ),
+        ("fill = 2.5", "fil = 2.5", "'columns.a.fil' is not a known key; did you mean"),
         ("fill = 2.5", 'fill = "x"', "'columns.a.fill' must be a number"),
         ("fill = 2.5", "fill = nan", "fill"),
         ("fill = 2.5", "fill = 11", "'fill' lies outside 'bounds'"),
@@ -77,16 +73,8 @@ def test_schema_gives_task_and_names() -> None:
         ("fill = 2.5", 'fill = "<choose>"', "still to be chosen: 'columns.a.fill'"),
         ("[0, 10]", '["<choose>", 10]', "still to be chosen: 'columns.a.bounds'"),
         ('["1", "2", "rot, grün"]', '["<choose>"]', "still to be chosen: 'columns.c.categories'"),
-        (
-            '["1", "2", "rot, grün"]',
-            '["1", ["<choose>"]]',
-            "still to be chosen: 'columns.c.categories'",
-        ),
-        (
-            '[["no", "0"], ["yes", "1", "2"]]',
-            '[["<choose>"], ["x"]]',
-            "still to be chosen: 'label.classes'",
-        ),
+        ('["1", "2", "rot, grün"]', '["1", ["<choose>"]]', "to be chosen: 'columns.c.categories'"),
+        ('[["no", "0"], ["yes", "1", "2"]]', '[["<choose>"], ["x"]]', "chosen: 'label.classes'"),
         ('["1", "2", "rot, grün"]', '["2", " "]', "empty"),
         ('[["no", "0"], ["yes", "1", "2"]]', '[["no", "0"]]', "at least two classes"),
         ('[["no", "0"], ["yes", "1", "2"]]', '[["no"], []]', "each with a value"),
@@ -260,7 +248,7 @@ def test_what_a_schema_may_have_is_read_and_what_is_beyond_is_refused() -> None:
         ('"columns.9" = 1\n' + LABELLED + NUMBER, "'columns.9' is not a known key"),
         (f"# \ud800\n{LABELLED}{NUMBER}", "half of a character"),
         (f"# \x1b\n{LABELLED}{NUMBER}", "control character"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(DataError, match=words) as error:
             Schema.parse(text)
         assert "\n" not in str(error.value)

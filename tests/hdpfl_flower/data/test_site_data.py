@@ -306,10 +306,7 @@ def test_a_schema_of_another_unit_than_the_sites_is_refused(tmp_path: Path) -> N
     path = write_csv(tmp_path / "d.csv", ["p1,1,0", "p1,2,0", "p2,3,1"], header="who,a,y")
     asked = source(path, "csv", unit="who")
     assert len(read_site_data(asked, TABLE, WITH_ID).train) == 2
-    for where, schema in (
-        (asked, TEXT),
-        (asked, WITH_ID.replace("who", "a2")),
-        (source(path, "csv"), WITH_ID),
-    ):
+    other = WITH_ID.replace("who", "a2")
+    for where, schema in ((asked, TEXT), (asked, other), (source(path, "csv"), WITH_ID)):
         with pytest.raises(DataError, match="another unit"):
             read_site_data(where, TABLE, schema)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import doctest
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data import array_targets, stated_task
+from hdpfl_flower.data import stated_task
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import DataError, TermsError
 from hdpfl_flower.models.task import Task
 from tests.hdpfl_flower.data.test_site_data import read_npz
-
-
-def test_examples() -> None:
-    assert doctest.testmod(stated_task).failed == doctest.testmod(array_targets).failed == 0
 
 
 def stated(**keys: object) -> Task:

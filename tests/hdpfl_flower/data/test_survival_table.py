@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +13,7 @@ from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.data.table_records import EARLY, read_table
 from hdpfl_flower.errors import DataError
-from hdpfl_tools.tables import site_check
-from tests.hdpfl_flower.data.test_site_data import source, write_csv
+from tests.hdpfl_flower.data.test_site_data import write_csv
 
 TEXT = """
 [label]
@@ -33,20 +31,9 @@ bounds = [0, 10]
 HEADER = "a,months,died"
 
 
-def check_site_data(*args: Any) -> list[str]:
-    """Return the lines of the check but those that it always has."""
-    lines = site_check.check_site_data(*args)
-    return [line for line in lines if not line.startswith(("lost: ", "label '"))]
-
-
 def read(tmp_path: Path, *rows: str, own: OwnTable | None = None, text: str = TEXT):  # type: ignore[no-untyped-def]
     path = write_csv(tmp_path / "t.csv", list(rows), HEADER)
     return read_table(path, "csv", Schema.parse(text), own or OwnTable())
-
-
-def check(tmp_path: Path, *rows: str, declared: int) -> list[str]:
-    path = write_csv(tmp_path / "t.csv", list(rows), HEADER)
-    return check_site_data(source(path, "csv"), Schema.parse(TEXT).task, TEXT, declared)
 
 
 def test_a_row_becomes_its_last_interval_and_the_event(tmp_path: Path) -> None:

@@ -54,16 +54,10 @@ def test_cells_are_scaled_filled_clipped_and_counted(tmp_path: Path) -> None:
     )
     np.testing.assert_allclose(
         got.records.features,
-        np.array(
-            [
-                [-1, 1, 0, 0, 1],
-                [1, 0, 1, 0, -1],
-                [0, 0, 0, 1, 0.5],
-                [-1, 0, 1, 0, 1],
-                [-0.5, 0, 1, 0, 0],
-                [-0.5, 0, 1, 0, 0],
-            ]
-        ),
+        [
+            *([-1, 1, 0, 0, 1], [1, 0, 1, 0, -1], [0, 0, 0, 1, 0.5], [-1, 0, 1, 0, 1]),
+            *([-0.5, 0, 1, 0, 0], [-0.5, 0, 1, 0, 0]),
+        ],
     )
     assert got.records.features.dtype == np.float32
     assert got.records.targets.dtype == np.int64
@@ -210,9 +204,6 @@ def test_a_unit_has_one_record(tmp_path: Path) -> None:
     )
     assert got.ids == (b"7", b"z", b"07")
     assert got.positions.tolist() == [1, 3, 7]
-    assert got.summary.left_out == {
-        "cannot be cut into cells": 0,
-        "no known label": 1,
-        "no id": 2,
-        "repeated id": 2,
-    }
+    left_out = got.summary.left_out
+    assert left_out.pop("cannot be cut into cells") == 0
+    assert left_out == {"no known label": 1, "no id": 2, "repeated id": 2}

@@ -39,11 +39,8 @@ from tests.hdpfl_flower.engines.updates import (
     with_bug,
 )
 
-TABLES = {
-    "classes": TABLE,
-    "binary": Task.classification((5,), 2),
-    "regression": Task.regression((5,)),
-}
+TABLES = {"classes": TABLE, "binary": Task.classification((5,), 2)}
+TABLES["regression"] = Task.regression((5,))
 
 
 # Against a loop in float64.

@@ -215,74 +215,59 @@ def test_closed_form_norms_without_the_rounding_lose_tiny_squares() -> None:
 # Mutants: a bug put back, and the check that must see it.
 
 ALL, HOOKS, CLOSED = tuple(ENGINES_OF["logreg"]), ("vmap", "opacus"), ("linear", "bookkeeping")
-BUGS: dict[str, tuple[tuple[str, ...], tuple[str, str], Callable[[Engine, str], None]]] = {
+BOOKKEEPING = ("bookkeeping",)
+
+
+def check_finite(engine: Engine, _: str) -> None:
+    check_not_finite_adds_nothing(engine, ["plain", "NaN"], 0)
+
+
+def check_clipped(engine: Engine, _: str) -> None:
+    check_sensitivity(engine, ["plain", "plain"], 0, 1e-3)
+
+
+def check_filled(engine: Engine, _: str) -> None:
+    check_filling(engine)
+
+
+BUGS: dict[str, tuple[tuple[str, ...], Callable[[Engine, str], None], str, str]] = {
     "0 · NaN is NaN (linear)": (
-        ("linear",),
-        ("if not all_known(finite):\n            residual", "if False:\n            residual"),
-        lambda engine, _: check_not_finite_adds_nothing(engine, ["plain", "NaN"], 0),
-    ),
+        ("linear",), check_finite,
+        "if not all_known(finite):\n            residual", "if False:\n            residual"),
     "0 · NaN is NaN (gradients)": (
-        HOOKS,
-        ("if not all_known(finite):  #", "if False:  #"),
-        lambda engine, _: check_not_finite_adds_nothing(engine, ["plain", "NaN"], 0),
-    ),
+        HOOKS, check_finite, "if not all_known(finite):  #", "if False:  #"),
     "0 · NaN is NaN (bookkeeping)": (
-        ("bookkeeping",),
-        ("if not everything:", "if False:"),
-        lambda engine, _: check_not_finite_adds_nothing(engine, ["plain", "NaN"], 0),
-    ),
+        BOOKKEEPING, check_finite, "if not everything:", "if False:"),
     "no clipping": (
-        ALL,
-        ("(clip_norm * squared_norm.rsqrt()).clamp(max=1.0)", "torch.ones_like(squared_norm)"),
-        lambda engine, _: check_sensitivity(engine, ["plain", "plain"], 0, 1e-3),
-    ),
+        ALL, check_clipped,
+        "(clip_norm * squared_norm.rsqrt()).clamp(max=1.0)", "torch.ones_like(squared_norm)"),
     "each parameter clipped by itself": (
-        HOOKS,
-        (
-            "addmv_(g.t(), factor)",
-            "addmv_(g.t(), clip_factor(squared_norms(g), count, clip_norm)[1])",
-        ),
-        lambda engine, _: check_sensitivity(engine, ["plain", "plain"], 0, 1e-3),
-    ),
+        HOOKS, check_clipped, "addmv_(g.t(), factor)",
+        "addmv_(g.t(), clip_factor(squared_norms(g), count, clip_norm)[1])"),
     "each layer clipped by itself": (
-        ("bookkeeping",),
-        (
-            "layer.weighted_sums(a, delta, factor)",
-            "layer.weighted_sums("
-            "a, delta, clip_factor(layer.squared_norms(a, delta), count, clip_norm)[1])",
-        ),
-        lambda engine, _: check_sensitivity(engine, ["plain", "plain"], 0, 1e-3),
-    ),
+        BOOKKEEPING, check_clipped, "layer.weighted_sums(a, delta, factor)",
+        "layer.weighted_sums("
+        "a, delta, clip_factor(layer.squared_norms(a, delta), count, clip_norm)[1])"),
     "the bias is not in the norm": (
-        CLOSED,
-        ("torch.addcmul(deltas, deltas, inputs) if bias", "deltas * inputs if bias"),
-        check_agreement,
-    ),
-    "gradients shorter than C are stretched to it": (ALL, (".clamp(max=1.0)", ""), check_agreement),
+        CLOSED, check_agreement,
+        "torch.addcmul(deltas, deltas, inputs) if bias", "deltas * inputs if bias"),
+    "gradients shorter than C are stretched to it": (ALL, check_agreement, ".clamp(max=1.0)", ""),
     "the batch is clipped, not the record": (
-        ALL,
-        (
-            "finite = torch.isfinite(squared_norm)",
-            "finite = torch.isfinite(squared_norm)\n"
-            "    squared_norm = squared_norm.sum().expand(len(squared_norm))",
-        ),
-        check_agreement,
-    ),
-    "rows that fill up are counted": (
-        ALL,
-        ("factor[count:] = 0", "pass"),
-        lambda engine, _: check_filling(engine),
-    ),
-}
+        ALL, check_agreement, "finite = torch.isfinite(squared_norm)",
+        "finite = torch.isfinite(squared_norm)\n"
+        "    squared_norm = squared_norm.sum().expand(len(squared_norm))"),
+    "rows that fill up are counted": (ALL, check_filled, "factor[count:] = 0", "pass"),
+}  # fmt: skip
+"""Bug → the engines that may have it, what finds it, the right code and the wrong one."""
 
 
 @pytest.mark.parametrize(("bug", "name"), [(bug, name) for bug in BUGS for name in BUGS[bug][0]])
 def test_a_bug_put_back_is_found(bug: str, name: str) -> None:
     spec = "logreg" if name == "linear" else "mlp:32"
-    check = BUGS[bug][2]
+    _, check, right, wrong = BUGS[bug]
     check(make_engine(name, spec, TASKS["classes"]), spec)
     with pytest.raises(AssertionError):
-        check(broken_engine(name, spec, TASKS["classes"], BUGS[bug][1]), spec)
+        check(broken_engine(name, spec, TASKS["classes"], (right, wrong)), spec)
 
 
 @pytest.mark.gpu

@@ -129,10 +129,8 @@ def cleveland(tmp_path_factory: pytest.TempPathFactory) -> tuple[Task, Records]:
     for name in ("profile.toml", "data.csv"):
         (folder / name).write_bytes((CLUSTERS / "cleveland-a" / name).read_bytes())
     (folder / "profile.toml").chmod(0o600)
-    terms, profile = (
-        RunConfig.load(CLUSTERS / "run.toml").terms,
-        Profile.load(folder / "profile.toml"),
-    )
+    terms = RunConfig.load(CLUSTERS / "run.toml").terms
+    profile = Profile.load(folder / "profile.toml")
     assert profile.data is not None
     task = task_for(terms)
     return task, read_site_data(profile.data, task, terms.schema_text).train

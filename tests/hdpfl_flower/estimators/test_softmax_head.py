@@ -24,6 +24,7 @@ from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.accounting import Steps
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import RoundPlan
+from tests.hdpfl_flower.estimators.signals import excess
 
 IMAGES = Task((1, 8, 8), 10, "softmax")
 
@@ -82,11 +83,6 @@ def softmax_like(
     rows = np.concatenate([weights[..., :-1].reshape(n, -1), weights[..., -1]], axis=1)
     noise = np.sqrt(variances)[:, None] * generator.standard_normal(rows.shape)
     return (rows + noise).astype(np.float32), variances, head
-
-
-def excess(estimated: np.ndarray, true: np.ndarray) -> float:
-    weights = (1 / estimated) / (1 / estimated).sum()
-    return float((weights**2 * true).sum() * (1 / true).sum())
 
 
 def first_round(rows: np.ndarray, head: Head) -> NoiseEstimate:

@@ -12,13 +12,9 @@ from hdpfl_flower.estimators import upload_gaps as module
 from hdpfl_flower.estimators.temporal import NoiseMemory, TrackOptions, track
 from hdpfl_flower.estimators.upload_gaps import CLASSES, FIELDS, levels_of_pairs
 from hdpfl_flower.linalg.types import Vector
+from tests.hdpfl_flower.estimators.signals import excess
 
 N, D = 20, 2_000
-
-
-def excess(estimated: Vector, true: Vector) -> float:
-    weights = (1 / estimated) / (1 / estimated).sum()
-    return float((weights**2 * true).sum() * (1 / true).sum())
 
 
 class Drifting:

@@ -148,14 +148,3 @@ def test_a_ratio_of_noisy_counts_is_debiased() -> None:
     bias = np.mean(plain) - real
     assert abs(bias) > 5 * error
     assert abs(np.mean(results) - real) < abs(bias) / 4
-
-
-@pytest.mark.slow
-def test_every_measure_is_covered() -> None:
-    trials, shares, real = 200, population(), truth()
-    covered, draws = dict.fromkeys(OF_CELLS, 0), np.random.default_rng(6)
-    for trial in range(trials):
-        cells = NoisyCells.of_sites(noisy(4, 4.0, trial, draws.poisson(3000 * shares)))
-        for name, estimate in measure_cells(cells).estimates.items():
-            covered[name] += estimate.low <= real[name].value <= estimate.high
-    assert all(holds(number, trials) for number in covered.values()), covered

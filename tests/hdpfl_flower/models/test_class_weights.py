@@ -6,7 +6,6 @@ and ``test_stacked_dpsgd.py``, where one of the tasks has weights.
 
 from __future__ import annotations
 
-import doctest
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 import torch
 
 from client_app.training.plain_sgd import LocalJob, Network
-from hdpfl_flower.config import tasks
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import DataError, TermsError
@@ -23,10 +21,6 @@ from hdpfl_flower.models.task import Records, Task
 
 RARE = Task.classification((4,), 2)
 WEIGHTED = replace(RARE, class_weights=(0.1, 1.0))
-
-
-def test_examples() -> None:
-    assert doctest.testmod(tasks).failed == 0
 
 
 def terms(**keys: object) -> RunTerms:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 
 import numpy as np
 import pytest
 import torch
 
-from hdpfl_flower.measures import concordance as module
 from hdpfl_flower.measures.concordance import concordance
-from hdpfl_flower.models import task as task_module
 from hdpfl_flower.models.losses import output_gradient, record_losses, total_loss
 from hdpfl_flower.models.task import Task, survival_targets
 
@@ -19,11 +16,6 @@ TASK = Task.survival((3,), 5)
 LAST = np.array([0, 2, 4, 4, 0, 3])
 EVENT = np.array([True, True, True, False, False, False])
 TARGETS = torch.from_numpy(survival_targets(LAST, EVENT))
-
-
-def test_examples() -> None:
-    assert not doctest.testmod(module).failed
-    assert not doctest.testmod(task_module).failed
 
 
 def test_the_loss_is_minus_the_log_likelihood() -> None:

@@ -29,29 +29,10 @@ MNIST, HEART = Task.classification((1, 28, 28), 10), Task.classification((28,), 
 @pytest.mark.parametrize(
     "spec",
     [
-        "mlp:1000000000",
-        "mlp:10000000",
-        "mlp:" + "9" * 5000,
-        "mlp:" + ":".join(["1"] * 33),
-        "mlp:007",
-        "mlp:0",
-        "mlp:-5",
-        "mlp:+5",
-        "mlp:1_000",
-        "mlp: 5",
-        "mlp:5\n",
-        "mlp:",
-        "mlp:5:",
-        "mlp:²",
-        "mlp:٣٢",  # Arabic digits, which int() reads as 32
-        "mlp:1e9",
-        "logreg:",
-        "logreg:5",
-        "",
-        "vgg",
-        "a b:c",
-        "os.:system",
-        "os:system()",
+        *("mlp:1000000000", "mlp:10000000", "mlp:" + "9" * 5000, "mlp:" + ":".join(["1"] * 33)),
+        *("mlp:007", "mlp:0", "mlp:-5", "mlp:+5", "mlp:1_000", "mlp: 5", "mlp:5\n", "mlp:"),
+        *("mlp:5:", "mlp:²", "mlp:٣٢", "mlp:1e9"),  # Arabic digits, which int() reads as 32
+        *("logreg:", "logreg:5", "", "vgg", "a b:c", "os.:system", "os:system()"),
     ],
 )
 def test_an_absurd_name_is_one_short_line(spec: str) -> None:

@@ -132,10 +132,8 @@ def test_the_head_is_the_last_layer(spec: str, task: Task, head: int | None) -> 
     last = [m for m in model.modules() if isinstance(m, nn.Linear)][-1]
     size = sum(p.numel() for p in last.parameters())
     assert size == (head or size)
-    assert (parts.head, parts.body) == (
-        slice(parts.size - size, parts.size),
-        slice(0, parts.size - size),
-    )
+    start = parts.size - size
+    assert (parts.head, parts.body) == (slice(start, parts.size), slice(0, start))
     whole = arrays_of(model)
     assert parts.size == flatten(whole).size
     sent = {part: select(whole, spec, task, part) for part in ("head", "body")}

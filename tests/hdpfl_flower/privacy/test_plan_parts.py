@@ -18,10 +18,8 @@ def check(plan_steps: list[Steps], noise_multiplier: float) -> None:
 
 
 def test_tuning_is_charged_with_the_rounds() -> None:
-    plan, without = (
-        make_plan(profile(), terms(after="tuning steps=6")),
-        make_plan(profile(), terms()),
-    )
+    plan = make_plan(profile(), terms(after="tuning steps=6"))
+    without = make_plan(profile(), terms())
     check([Steps(Q, 4)] * 3 + [Steps(Q, 6)], plan.noise_multiplier)
     assert plan.noise_multiplier == calibrate([Steps(Q, 4)] * 3 + [Steps(Q, 6)], SECRET, DELTA)
     assert plan.noise_multiplier > 1.1 * without.noise_multiplier

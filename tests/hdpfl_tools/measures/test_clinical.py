@@ -10,7 +10,6 @@ from sklearn import metrics
 from sklearn.linear_model import LogisticRegression
 
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.measures.concordance import risk_of
 from hdpfl_flower.models.task import Task
 from hdpfl_tools.measures.clinical import How, Statistic, measure, measures_of
 
@@ -155,30 +154,6 @@ def test_huge_logits_overflow_nowhere() -> None:
     outputs = np.array([[3e38], [-3e38], [3e38], [0]], np.float32)
     results = measure(BINARY, outputs, np.array([0, 1, 1, 0]))
     assert all(np.isfinite(estimate.value) for estimate in results.estimates.values())
-
-
-def pairs_of(risks: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> float:
-    """Return Harrell's concordance pair by pair."""
-    right = total = 0.0
-    for i, first in enumerate(targets):
-        for j, second in enumerate(targets):
-            later = second // 2 > first // 2 or (second // 2 == first // 2 and second % 2 == 0)
-            if first % 2 == 0 or not later or i == j:
-                continue
-            pair = weights[i] * weights[j]
-            total += pair
-            right += pair * (0.5 if risks[i] == risks[j] else float(risks[i] > risks[j]))
-    return right / total
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_concordance_counts_weighted_pairs(weighted: bool) -> None:
-    random = np.random.default_rng(4)
-    outputs = random.normal(0, 1, (60, 3)).round(0).astype(np.float32)
-    targets = random.integers(6, size=60)
-    weights = random.integers(3, size=60).astype(float) if weighted else np.ones(60)
-    results = values(SURVIVAL, outputs, targets, weights)["concordance"]
-    assert results == pytest.approx(pairs_of(risk_of(outputs), targets, weights))
 
 
 def test_a_calibration_that_no_record_supports_is_withheld_with_the_reason() -> None:

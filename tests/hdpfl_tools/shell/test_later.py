@@ -80,7 +80,7 @@ def test_the_brief_help_is_the_first_paragraph_of_the_commands_own(package: str)
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 IMAGES = Task.classification((1, 8, 8), 10)
-LABELS = np.arange(100) % 10
+LABELS, HEART = np.arange(100) % 10, Schema.load("heart")
 ROUND = {"event": "round", "round": 1, "asked": [], "accepted": [], "rejections": {}, "weights": [],
          "metrics": {}}  # fmt: skip
 
@@ -90,11 +90,7 @@ USES: Mapping[str, tuple[str, str, Callable[[Path], object]]] = {
     "run": ("plots", "matplotlib", lambda path: plot_run([ROUND], path / "a.png")),
     "any picture": ("plots", "matplotlib", lambda _: check_pictures()),
     "exporter": ("metrics", "prometheus_client", lambda _: Exporter("site", list)),
-    "parquet": (
-        "tables",
-        "pyarrow",
-        lambda path: read_table(path / "a.parquet", "parquet", Schema.load("heart")),
-    ),
+    "parquet": ("tables", "pyarrow", lambda path: read_table(path / "a", "parquet", HEART)),
     "images": ("images", "PIL", lambda path: read_images(path, IMAGES)),
     "resnet": ("images", "torchvision", lambda _: import_torchvision("models")),
     "engine": ("opacus", "opacus", lambda _: engine_for("logreg", IMAGES, "opacus", "cpu")),

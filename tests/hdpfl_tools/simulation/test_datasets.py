@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from hdpfl_flower.errors import DataError, ModelError
 from hdpfl_flower.models.networks import import_torchvision
 from hdpfl_flower.models.task import Records
 from hdpfl_tools.simulation.datasets import Dataset, load_dataset
-
-REAL = os.environ.get("HDPFL_TEST_DATA", "")
 
 
 @pytest.fixture(autouse=True)
@@ -120,21 +117,6 @@ def test_idx_files_become_scaled_images(
         )
 
 
-def test_mnist_agrees_with_torchvision(tmp_path: Path, torchvision_datasets: Any) -> None:
-    transforms = import_torchvision("transforms")
-    write_images(tmp_path / "MNIST" / "raw", "", "t10k", 10)
-    peer = torchvision_datasets.MNIST(
-        str(tmp_path),
-        transform=transforms.Compose(
-            [transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))]
-        ),
-    )
-    ours = load_dataset("mnist", str(tmp_path)).train
-    for index, (image, label) in enumerate(peer):
-        np.testing.assert_allclose(ours.features[index], image.numpy(), rtol=0, atol=1e-6)
-        assert ours.targets[index] == label
-
-
 @pytest.mark.parametrize(
     ("name", "reader", "train", "test", "key"),
     [
@@ -172,43 +154,3 @@ def test_cifar_batches_become_scaled_images(
     # The format: a row is the red, the green and the blue plane, each row by row.
     expected = (rows.reshape(6, 3, 32, 32) / 255 - 0.5) / 0.5
     np.testing.assert_allclose(dataset.train.features, expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("mnist", "MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte"),
-        ("fashion-mnist", "FashionMNIST/raw/"),
-        ("emnist", "EMNIST/raw/emnist-balanced-{train,test}-"),
-        ("cifar10", "tar xf cifar-10-python.tar.gz"),
-        ("cifar100", "tar xf cifar-100-python.tar.gz"),
-        ("heart", "heart/processed.{cleveland,hungarian,switzerland,va}.data"),
-    ],
-)
-def test_missing_files_name_their_folder(tmp_path: Path, name: str, expected: str) -> None:
-    if name != "heart":
-        try:
-            import_torchvision("datasets")
-        except ModelError as error:
-            pytest.skip(str(error))
-    with pytest.raises(DataError, match="'data-dir'") as caught:
-        load_dataset(name, str(tmp_path))
-    assert str(tmp_path) in str(caught.value)
-    assert expected in str(caught.value)
-    assert "\n" not in str(caught.value)
-    with pytest.raises(DataError, match="'data-dir' is empty; set it"):
-        load_dataset(name, "")
-
-
-def test_real_mnist_has_the_constants_of_the_code(torchvision_datasets: Any) -> None:
-    if not (Path(REAL) / "MNIST" / "raw").is_dir() or not REAL:
-        pytest.skip("set HDPFL_TEST_DATA to a folder that holds MNIST/raw to check the real set")
-    dataset = load_dataset("mnist", REAL)
-    test = check(dataset, "mnist")
-    published = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
-    np.testing.assert_array_equal(np.bincount(dataset.train.targets), published)
-    np.testing.assert_array_equal(dataset.train.targets[:5], [5, 0, 4, 1, 9])
-    assert len(test) == 10_000
-    # 0.1307 and 0.3081 are the mean and the standard deviation of the training pixels.
-    assert abs(dataset.train.features.mean(dtype=np.float64)) < 2e-4
-    assert abs(dataset.train.features.std(dtype=np.float64) - 1) < 2e-4

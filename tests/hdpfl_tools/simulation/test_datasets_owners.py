@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from hdpfl_flower.data.run_task import task_of
 from hdpfl_flower.models.task import Records
 from hdpfl_tools.simulation.datasets import HOSPITALS, Dataset, load_dataset
 
-REAL = os.environ.get("HDPFL_TEST_DATA", "")
 HEADER = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,target\n"
 COUNTS = (12, 10, 9, 5)
 """Records of the four hospitals that the tests write."""
@@ -21,13 +19,6 @@ COUNTS = (12, 10, 9, 5)
 @pytest.fixture(autouse=True)
 def _forget_what_was_loaded() -> None:
     load_dataset.cache_clear()
-
-
-def real_folder(name: str) -> str:
-    """Return the folder of the real data sets, or skip the test."""
-    if not REAL or not (Path(REAL) / name).is_dir():
-        pytest.skip(f"set HDPFL_TEST_DATA to a folder that holds {name}/ to check the real set")
-    return REAL
 
 
 def check(dataset: Dataset, name: str) -> Records:
@@ -65,11 +56,3 @@ def test_heart_has_four_natural_owners_and_tests_every_fifth(tmp_path: Path, lay
     place = np.rint((dataset.train.features[:, 0] + 1) * 35).astype(int)
     np.testing.assert_array_equal(place[dataset.owners == 2], [0, 1, 2, 3, 5, 6, 7, 8])
     np.testing.assert_array_equal(np.rint((test.features[:, 0] + 1) * 35), [4, 9, 4, 9, 4, 4])
-
-
-def test_real_heart_has_the_documented_hospitals() -> None:
-    dataset = load_dataset("heart", real_folder("heart"))
-    assert len(dataset.train) + len(check(dataset, "heart")) == 303 + 294 + 123 + 200
-    assert dataset.owners is not None
-    np.testing.assert_array_equal(np.bincount(dataset.owners), [243, 236, 99, 160])
-    assert 0.5 < dataset.train.targets.mean() < 0.6

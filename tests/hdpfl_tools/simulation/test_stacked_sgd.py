@@ -88,10 +88,8 @@ def test_each_client_ends_where_it_ends_alone(
 
 
 def test_what_is_not_finite_at_one_client_stays_with_it() -> None:
-    network, stack = (
-        Network("mlp:8", TASKS["softmax"], "cpu"),
-        stack_for("mlp:8", TASKS["softmax"], "cpu"),
-    )
+    task = TASKS["softmax"]
+    network, stack = Network("mlp:8", task, "cpu"), stack_for("mlp:8", task, "cpu")
     assert stack is not None
     jobs = jobs_of(network)
     clean = stack.train(jobs, RATE)

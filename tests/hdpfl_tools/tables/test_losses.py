@@ -185,7 +185,7 @@ categories = ["x", "y"]
         (lambda i: i % 7, lambda i: "y", "'c' is constant"),
         (lambda i: i * 37 % 101, lambda i: "xy"[i % 3 % 2], "'a': every number is another"),
     ],
-)  # fmt: skip
+)
 def test_leaks_and_ids_warned(tmp_path: Path, number: object, category: object, words: str) -> None:
     rows = [f"{number(i)},{category(i)},{i % 2}" for i in range(100)]  # type: ignore[operator]
     (tmp_path / "t.csv").write_text("\n".join(["a,c,dx", *rows]))

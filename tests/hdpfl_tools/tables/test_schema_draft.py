@@ -167,7 +167,7 @@ def notes_of(path: Path, text: str, label: str = "dx") -> tuple[dict[str, object
         ("Report,ward 7,,,\n" + "\n".join([NAMES, *BASE]), "1 lines stand before the header"),
         (f"{NAMES.replace('chol', 'chol' + chr(160))}\n" + "\n".join(BASE), "other blanks, quotes"),
     ],
-)  # fmt: skip
+)
 def test_a_draft_is_no_stricter_than_the_reader(tmp_path: Path, text: str, words: str) -> None:
     data, notes, _ = notes_of(tmp_path, text)
     assert words in notes

@@ -65,9 +65,7 @@ def federation() -> ScriptedGrid:
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"strategy": name} for name in STRATEGIES},
     "fedhdp+pfa": {"strategy": "fedhdp+pfa"},
-    "control variates and a step": {
-        "strategy": "mmse+scaffold+adam",
-        "fraction": 0.6,
+    "control variates and a step": {"strategy": "mmse+scaffold+adam", "fraction": 0.6,
     },
     **{f"fedavg+{step}": {"strategy": f"fedavg+{step}"} for step in SERVER_STEPS},
     **{
@@ -77,16 +75,12 @@ CASES: dict[str, dict[str, Any]] = {
     "found rate": {"strategy": "mmse", "learning-rate": "auto", "guard": "cap"},
     "noise that falls": {"strategy": "mmse", "spend": "late ratio=3"},
     "starts at a rate": {
-        "strategy": "weiavg+fedpi",
-        "average": "ema",
-        "server-learning-rate": 0.7,
-        "server-schedule": "log",
+        "strategy": "weiavg+fedpi", "average": "ema",
+        "server-learning-rate": 0.7, "server-schedule": "log",
     },
     "starts of some": {"strategy": "splitting", "fraction": 0.6},
     "rate under content": {
-        "strategy": "robust-hdp",
-        "guard": "content",
-        "server-learning-rate": 0.5,
+        "strategy": "robust-hdp", "guard": "content", "server-learning-rate": 0.5,
         "server-schedule": "sqrt",
     },
     "trusted server": {"strategy": "fedhdp", "noise": "server", "fraction": 0.6},
@@ -96,7 +90,7 @@ CASES: dict[str, dict[str, Any]] = {
     "drawn sites": {"strategy": "fedavg", "fraction": 0.4, "participations": 3},
     "who has left": {"strategy": "fedavg", "noise-multiplier": 1.0},
     "a public site": {"strategy": "weiavg", "fraction": 0.4, "require-public": True},
-}
+}  # fmt: skip
 
 
 QUICK = {"r-dpcfl", "pfa-plus", "control variates and a step", "found rate", "drawn sites"}

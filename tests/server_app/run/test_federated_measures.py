@@ -113,10 +113,7 @@ def test_without_noise_it_is_exact_and_every_site_released_it_once(tmp_path: Pat
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (
-            {"dataset": "digits"},
-            "'after' = 'scores' is for tasks of two classes, and this one is of 10",
-        ),
+        ({"dataset": "digits"}, "'after' = 'scores' is for tasks of two classes, and this one"),
         ({"strategy": "fedrep", "model": "mlp:4"}, "'work' = 'alternate' keeps a part of it"),
         ({"noise": "client"}, "'after' = 'scores' does not go with 'noise'"),
         ({"participations": 2}, "'after' = 'scores' does not go with 'participations'"),

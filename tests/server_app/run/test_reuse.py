@@ -9,16 +9,8 @@ from typing import Any
 
 import pytest
 
-from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import HDPFLError
-from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_tools.coordinator.commands import main
-from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 
-CONFIG = {
-    "strategy": "fedavg", "rounds": 2, "epsilons": "1", "calibration": "robust-hdp", "run-id": "r",
-    "batch-sizes": "32",
-}  # fmt: skip
 WORDS = ["--strategies", "fedavg", "--clients", "3", "--seeds", "1", "--jobs", "1"]
 KEYS = {
     "rounds": "2", "epsilons": "1", "calibration": "robust-hdp", "batch-sizes": "32",
@@ -68,19 +60,3 @@ def test_other_terms_in_the_same_folder_are_refused_before_anything_runs(
     assert accuracies(tmp_path) == first
     assert compare(monkeypatch, tmp_path / "other", learning_rate=0.2) == 0
     assert accuracies(tmp_path / "other") != first
-
-
-def test_a_run_id_is_of_one_set_of_terms(tmp_path: Path) -> None:
-    """The ServerApp and simulations alike."""
-    config = {**CONFIG, "runs-dir": str(tmp_path), "evaluation": "none"}
-    run_in_process(RunConfig.parse(config), 2)
-    for more, words in (
-        ({"rounds": 3, "seed": 9}, ("'rounds' is 3", "began with 2 (and 'seed')", "'run-id'")),
-        ({"clip-norm": 0.5}, ("'clip-norm' is 0.5",)),  # a site lets it move, but in new rounds
-    ):
-        with pytest.raises(HDPFLError) as error:
-            run_in_process(RunConfig.parse({**config, **more}), 2)
-        assert [word for word in words if word not in str(error.value)] == []
-    run_in_process(RunConfig.parse({**config, "min-sites": 5}), 2)  # of as many as there are
-    events = read_journal(tmp_path / "r" / "journal.jsonl")
-    assert [e["event"] for e in events].count("run-started") == 2

@@ -36,25 +36,13 @@ steps keep before and after the round; the state that splittings keep and send p
 """
 BAR = 1.3
 STRATEGIES: dict[str, dict[str, str | int]] = {
-    "fedavg": {},
-    "weiavg": {},
-    "minimum": {},
-    "oracle": {},
-    "public-only": {},
-    "pfa": {},
+    **{key: {} for key in ("fedavg", "weiavg", "minimum", "oracle", "public-only", "pfa")},
     "pfa, five directions": {"pfa.subspace-rank": 5},
     "random-projection": {"random-projection.subspace-rank": 5},
-    "robust-hdp": {},
+    **{key: {} for key in ("robust-hdp", "robust-hdp, one silent", "mmse", "robust-hdp+pfa")},
     "robust-hdp, rpca": {"robust-hdp.estimator": "rpca"},
-    "robust-hdp, one silent": {},
-    "mmse": {},
-    "robust-hdp+pfa": {},
-    "fedavg+momentum": {},
-    "fedavg+adam": {},
-    "fedavg+anderson": {},
-    "fedpi": {"memory-mb": 100_000},
-    "fedsplit": {"memory-mb": 100_000},
-    "scaffold": {},
+    **{key: {} for key in ("fedavg+momentum", "fedavg+adam", "fedavg+anderson", "scaffold")},
+    **{key: {"memory-mb": 100000} for key in ("fedpi", "fedsplit")},
 }
 
 

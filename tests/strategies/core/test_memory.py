@@ -34,11 +34,7 @@ def share(name: str, monkeypatch: pytest.MonkeyPatch, width: int = 5_000) -> flo
 
     monkeypatch.setattr(HDPStrategy, "_screen", full)
     # A found rate adds the last aggregate in float64, whatever the strategy.
-    config: dict[str, Any] = {
-        "strategy": name.partition(",")[0],
-        "learning-rate": 0.1,
-        **STRATEGIES[name],
-    }
+    config = {"strategy": name.partition(",")[0], "learning-rate": 0.1, **STRATEGIES[name]}
     peak = 0
     two_rounds(config, 5, name)  # imports
     tracemalloc.start()

@@ -18,8 +18,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import ProfileError, StrategyError, TermsError
 from hdpfl_flower.system.fingerprints import fingerprint_of
 from hdpfl_tools.coordinator.certificates import make_site_keys
-from strategies.core import roster
-from tests.strategies.core.test_approvals import Operators, approves, run_of
+from tests.strategies.core.test_approvals import Operators, approves, clock, run_of  # noqa: F401
 
 NAMES = ("a", "b", "c", "d")
 KEYS = {name: make_site_keys(name).public for name in NAMES}
@@ -37,15 +36,6 @@ class Registered(Operators):
             NodeInfo(node_id=node, name=name, public_key=REGISTERED[name])
             for node, name in self.names.items()
         ]
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A clock that nothing but waiting moves."""
-    now = [0.0]
-    monkeypatch.setattr(roster.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(roster.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
-    return now
 
 
 @pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="compares with OpenSSH")
@@ -72,11 +62,8 @@ def test_listed_sites_that_are_not_online_are_named(tmp_path: Path) -> None:
     sites = ",".join(PRINTS[name] for name in ("a", "c", "d"))
     with pytest.raises(StrategyError) as error:
         run_of(grid, tmp_path, sites=sites)
-    assert (
-        f"1 of 'min-sites' = 2 sites joined within 'join-timeout' = 100 s; of 'sites': not online, "
-        f"or of no registered node: {PRINTS['c']}, {PRINTS['d']}; 1 nodes online are not listed; "
-        "start more or lower 'min-sites'"
-    ) in str(error.value)
+    assert "1 of 'min-sites' = 2 sites joined within 'join-timeout' = 100 s; " in str(error.value)
+    assert f"of no registered node: {PRINTS['c']}, {PRINTS['d']}; 1 nodes" in str(error.value)
 
 
 def test_a_simulation_has_no_keys_and_says_so(tmp_path: Path) -> None:

@@ -134,16 +134,6 @@ def play(grid: ScriptedGrid, **config: Any) -> tuple[list[RoundReport], Any]:
     return reports, rule
 
 
-def test_the_server_asks_nobody_beyond_the_participations() -> None:
-    grid = ScriptedGrid({str(i): noisy(i) for i in range(6)})
-    reports, rule = play(grid, participations=2, fraction=0.5, rounds=20)
-    asked = Counter(name for name, kind, _ in grid.asked if kind == wire.TRAIN)
-    assert set(asked.values()) == {2}
-    assert len(reports) == 4
-    assert all(report.outcome is not None for report in reports)
-    assert rule.sampler.used_up == "the sites' budgets are used up"
-
-
 def test_sites_that_leave_early_are_not_asked_again() -> None:
     """Site i declines from round i + 1 on; with fewer left the quorum is smaller."""
     grid = ScriptedGrid({str(i): until(i) for i in range(1, 7)})

@@ -17,7 +17,6 @@ from strategies.fedhdp.levels import (
     drift_weights,
     menu_of,
     precision_weights,
-    ratio_weights,
     read_menu,
 )
 from strategies.fedhdp.span import KEPT, Span, keep_span
@@ -43,12 +42,6 @@ def test_without_a_menu_the_strictest_satisfies_everybody() -> None:
     assert menu == (math.inf, 0.9)
     assert assign_levels(epsilons, menu).tolist() == [1, 1, 0]
     assert menu_of("", np.array([2.0, 1.0])) == (1.0,)
-
-
-def test_the_papers_two_level_weights() -> None:
-    for r in (0.0, 0.01, 0.5, 1.0):
-        w = ratio_weights(np.array([100.0, 1900.0]), (1.0, r))
-        np.testing.assert_allclose(w, [100 / (100 + r * 1900), r * 1900 / (100 + r * 1900)])
 
 
 def test_ordinary_opt_outs_take_the_weight_and_skewed_ones_their_share() -> None:

@@ -101,9 +101,3 @@ def test_labels_alone_do_not_part_the_sites() -> None:
     assert models == 1
     assert (look["clusters_separated"], look["clusters_label_skew"]) == (0, 1)
     assert look["clusters_mss"] > 10
-
-
-def test_groups_part_the_sites() -> None:
-    models, look = late("groups")
-    assert models == 2
-    assert (look["clusters_separated"], look["clusters_label_skew"]) == (1, 0)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import RoundUpdates
-from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from strategies import make_strategy
 from strategies.core.interface import State
 from strategies.multi_model.late_clusters import LateClusters
@@ -149,14 +145,3 @@ def test_one_that_missed_rounds_is_placed_and_a_newcomer_gets_the_largest_cluste
     largest = np.bincount(run.groups()).argmax()
     assert run.rule.model_of_site(run.state, "new") == largest
     assert run.rule.model_of_site(run.state, "site-0") == run.groups()[0]
-
-
-def test_clusters_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    config = {"strategy": "late-clusters", "rounds": 2, "partition": "iid", "epsilons": "inf",
-              "runs-dir": str(tmp_path), "run-id": "r"}  # fmt: skip
-    for clusters, words in {
-        1: "'late-clusters.clusters' = 1 is 'fedavg'",
-        5: "'late-clusters.clusters' = 5, and 4 sites",
-    }.items():
-        with pytest.raises(StrategyError, match=words):
-            run_in_process(RunConfig.parse({**config, "late-clusters.clusters": clusters}), 4)

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
-import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from hdpfl_flower.weighting.inverse_variance import inverse_variance_weights
-from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
-from strategies import STRATEGIES
 from strategies.core.base import State
 from strategies.core.checks import check_outcome
-from strategies.noise_aware.oracle import Oracle
 from strategies.noise_aware.robust_hdp import RobustHDP
 
 N, D = 8, 4_000
@@ -89,77 +79,3 @@ def test_a_site_that_repeats_itself_gains_nothing() -> None:
     results = run(updates)
     honest = run(rounds(4))
     assert results[-1][1].weights[0] <= 2 * honest[0][1].weights[0]
-
-
-# Updates of real training, whose noise is known because the sites are simulated.
-
-DATA = os.environ.get("HDPFL_TEST_DATA", "")
-MNIST = {
-    "dataset": "mnist", "delta": 1e-4, "clip-norm": 3.0, "learning-rate": 0.01,
-    "epsilons": "uniform:0.2:10",
-}  # fmt: skip
-RUNS = {
-    "digits": ({}, 13),
-    "heart": ({"dataset": "heart", "partition": "natural"}, 4),
-    "mnist-iid": ({**MNIST, "partition": "iid"}, 20),
-    "mnist-two-labels": ({**MNIST, "partition": "pathological:2"}, 20),
-}
-
-RECORDER = "record"
-
-
-def record(config: dict[str, Any], num_sites: int) -> list[RoundUpdates]:
-    """Return each round's updates, with ``noise-std`` disclosed.
-
-    The model follows the oracle's weights, so that no estimator shapes its own test data.
-    """
-    with _recording() as rounds, tempfile.TemporaryDirectory() as folder:
-        run_in_process(
-            RunConfig.parse(
-                {"evaluation": "none", **config, "strategy": RECORDER, "runs-dir": folder}
-            ),
-            num_sites,
-        )
-    return rounds
-
-
-@contextmanager
-def _recording() -> Iterator[list[RoundUpdates]]:
-    rounds: list[RoundUpdates] = []
-
-    class Recorder(Oracle):
-        name = RECORDER
-
-        def combine(
-            self, state: State, updates: RoundUpdates, noise: RandomStream
-        ) -> tuple[State, Outcome]:
-            rounds.append(updates)
-            return super().combine(state, updates, noise)
-
-    STRATEGIES[RECORDER] = Recorder
-    try:
-        yield rounds
-    finally:
-        del STRATEGIES[RECORDER]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RUNS)
-def test_recorded_updates_are_weighed_as_well_as_told(name: str) -> None:
-    """Two clients' worth of chance, 2/(p·m), over 1.002; Heart has p = 29: 1.1 from 5 pairs."""
-    if name != "digits" and not DATA:
-        pytest.skip("set HDPFL_TEST_DATA to a folder that holds heart/ and MNIST/raw")
-    config, sites = RUNS[name]
-    rule = RobustHDP(RunConfig())
-    state = rule.initial_state()
-    for updates in record({"rounds": 10, "data-dir": DATA, **config}, sites):
-        state, outcome = rule.combine(state, updates, RandomStream(bytes(32)))
-        true = updates.disclosed["noise-std"] ** 2
-        q = float((outcome.weights**2 * true).sum() * (1 / true).sum())
-        pairs, p = updates.server_round - 1, updates.updates.shape[1]
-        if pairs == 0:
-            assert q <= 1.05 or p < 7_000
-        elif name == "heart":
-            assert q <= 1.1 or pairs < 5
-        else:
-            assert q <= 1.002 + 2 / (p * pairs)

@@ -213,30 +213,6 @@ def test_rounds_computed_by_hand(tmp_path: Path, always_whole: tuple[int, ...]) 
         assert gauge["public"] == PUBLIC.tolist()
 
 
-def test_it_is_pfa_where_the_public_mean_keeps_its_direction(tmp_path: Path) -> None:
-    rows = rows_of()
-    for number, found in enumerate(rows):
-        found[PUBLIC] = rows[0, PUBLIC] * np.float32(1 + number / 8)
-    models = []
-    for strategy in ("pfa", "pfa-plus"):
-        mean = {"pfa.subspace": "mean"} if strategy == "pfa" else {}
-        terms = terms_of(tmp_path / strategy, strategy=strategy, rounds=3, **mean)
-        models.append(outcome(run(honest(rows), terms)))
-    assert np.abs(models[0] - models[1]).max() < 1e-6
-    terms = terms_of(tmp_path / "weiavg", strategy="weiavg", rounds=3)
-    assert np.abs(models[0] - outcome(run(honest(rows), terms))).max() > 1e-3
-
-
-def test_each_site_is_told_whether_and_on_what_to_project(tmp_path: Path) -> None:
-    grid = honest(rows_of())
-    run(grid, terms_of(tmp_path, rounds=3))
-    assert set(grid.projects[1].values()) == {wire.WHOLE}
-    for later in (2, 3):
-        for i, loose in enumerate(PUBLIC):
-            named = wire.WHOLE if loose else grid.digests[later - 1]
-            assert grid.projects[later][str(i)] == named
-
-
 def test_the_split_is_that_of_the_sites_asked_not_of_those_that_answered(tmp_path: Path) -> None:
     """Without the public sites' answers, the loosest private site is not a public one."""
     rows, grid = rows_of(), honest(rows_of())

@@ -108,7 +108,6 @@ def test_schedules(text: str, factors: list[float]) -> None:
     ("keys", "words"),
     [
         ({"server-learning-rate": 0}, "'server-learning-rate' must be a number above 0"),
-        ({"server-learning-rate": -1.0}, "'server-learning-rate' must be a number above 0"),
         ({"server-learning-rate": float("nan")}, "'server-learning-rate' must be a number above 0"),
         ({"server-learning-rate": 1e-40}, "'server-learning-rate' must be a number above 0, from"),
         ({"server-learning-rate": 1e7}, "'server-learning-rate' must be a number above 0, from"),
@@ -151,9 +150,6 @@ def test_every_key_of_the_table_is_refused() -> None:
         with pytest.raises(TermsError, match=words):
             make_strategy(config_of(**keys))
     assert len(examples) == len(KEYS_REFUSED)
-
-
-# --- beside guards --------------------------------------------------------------------------------
 
 
 # --- the reported model ---------------------------------------------------------------------------

@@ -75,34 +75,3 @@ def test_fedpi_is_spingarns_method_of_partial_inverses() -> None:
         primal, dual = np.tile(closest.mean(0), (4, 1)), left - left.mean(0)
         points = step(FEDPI, solved, points)[0]
         np.testing.assert_allclose(points, primal + ETA * dual, atol=1e-12)
-
-
-@pytest.mark.parametrize("scheme", [FEDSPLIT, FEDPI])
-def test_not_the_points_but_their_mean_solves_the_problem(scheme: Scheme) -> None:
-    """Theorem 7 as printed says that v of (2.8) itself converges to a solution."""
-    solved = problem(4)
-    points, model, _ = fixed_point(scheme, solved)
-    best = np.tile(solved.solution, (4, 1))
-    np.testing.assert_allclose(model, solved.solution, atol=1e-9)
-    np.testing.assert_allclose(points.mean(0), solved.solution, atol=1e-9)
-    np.testing.assert_allclose(points, best + ETA * solved.gradient(best), atol=1e-9)
-    assert abs(points - best).max() > 0.01
-
-
-@pytest.mark.parametrize(("scheme", "cycles"), [
-    (FEDRP, True), (FEDSPLIT, True), (FEDPROX, False), (FEDPI, False)])  # fmt: skip
-def test_on_two_identical_lines_reflections_cycle(scheme: Scheme, cycles: bool) -> None:
-    line = np.array([0.6, 0.8])
-    start = np.tile([2.0, -1.0], (2, 1))
-    points, trail = start, []
-    for _ in range(100):
-        points, model = scheme.step(points, np.outer(points @ line, line), np.full(2, 0.5))
-        trail.append(model)
-    away = [abs(model @ [-0.8, 0.6]) for model in trail]
-    if cycles:
-        np.testing.assert_allclose(trail[-1], trail[-3])
-        assert abs(trail[-1] - trail[-2]).max() > 1
-        assert away[-1] == pytest.approx(away[0])
-        assert away[0] > 1
-    else:
-        assert away[-1] < 1e-12

@@ -54,20 +54,6 @@ def test_with_all_present_it_is_the_scheme(scheme: Scheme) -> None:
         np.testing.assert_allclose(agreed, expected, rtol=0, atol=1e-12)
 
 
-def test_fedpi_is_its_dual_form() -> None:
-    """xᵢ = P(x̄ + yᵢ); x̄⁺ = Σ λᵢxᵢ; yᵢ⁺ = yᵢ + x̄⁺ − xᵢ."""
-    problem = LeastSquares()
-    mean, y, starts, broadcast = np.zeros(D), np.zeros((N, D)), Starts(problem.shares), np.zeros(D)
-    for _ in range(20):
-        x = problem.prox(mean + y)
-        starts, move = next_starts(FEDPI, starts, SITES, x - (mean + y))
-        broadcast = broadcast + move.mean
-        mean = problem.weights @ x
-        y = y + mean - x
-        np.testing.assert_allclose(broadcast, mean, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(duals_of(starts), y, rtol=0, atol=1e-12)
-
-
 def rounds_of(
     scheme: Scheme, rounds: int, joins: int = 0
 ) -> tuple[LeastSquares, Starts, np.ndarray]:
@@ -98,11 +84,3 @@ def test_the_duals_sum_to_nothing_whoever_is_absent_or_joins(scheme: Scheme) -> 
     problem, starts, _ = rounds_of(scheme, 12, joins=3)
     found = weights_of(starts.shares, SITES)
     np.testing.assert_allclose(found, problem.weights, rtol=1e-12)
-
-
-@pytest.mark.parametrize("scheme", [FEDSPLIT, FEDPI], ids=str)
-def test_absent_clients_do_not_move_the_solution(scheme: Scheme) -> None:
-    problem, starts, agreed = rounds_of(scheme, 250)
-    np.testing.assert_allclose(agreed, problem.solution, rtol=0, atol=1e-6)
-    gradients = problem.a @ problem.solution - problem.b
-    np.testing.assert_allclose(duals_of(starts), ETA * gradients, rtol=0, atol=1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from strategies.splitting.scheme import FEDPI, FEDPROX, FEDRP, FEDSPLIT
-from studies.splitting.methods import INVERSE_SQUARE, Method, gaps, iterate
+from studies.splitting.methods import Method, iterate
 from studies.splitting.problems import Data, Floats, LeastSquares, Logistic, Problem
 
 ETA = 1e-3
@@ -36,36 +36,6 @@ def test_fedavg_ends_at_its_closed_form(problem: LeastSquares, k: int) -> None:
     found = end(Method("", gradient_steps=k), problem)
     np.testing.assert_allclose(found, expected, atol=1e-10)
     assert (abs(expected - problem.solution).max() < 1e-10) == (k == 1)
-
-
-def test_fedavgs_distance_is_that_of_eta_times_k_minus_1(problem: LeastSquares) -> None:
-    """To first order in ηk it is that of the problem regularised at η(k − 1)/2."""
-    eta = 1e-6
-    pulls = problem.hessians - eta / 2 * problem.hessians @ problem.hessians
-    unit = balanced(problem, pulls) - problem.solution
-    for k in (2, 5, 11):
-        steps = [np.linalg.matrix_power(np.eye(4) - eta * h, k) for h in problem.hessians]
-        away = balanced(problem, np.eye(4) - np.array(steps)) - problem.solution
-        np.testing.assert_allclose(away, (k - 1) * unit, rtol=0.01)
-
-
-def test_one_over_t_converges_where_others_stall(problem: LeastSquares) -> None:
-    found = {
-        s: gaps(Method("", schedule=s), problem, 0.1, 2000)
-        for s in ("constant", "inverse", INVERSE_SQUARE)
-    }
-    assert found["inverse"][-1] < found["inverse"][999] / 3
-    assert found["inverse"][-1] < 1e-3 * found["constant"][-1]
-    for stalled in ("constant", INVERSE_SQUARE):
-        assert found[stalled][-1] > 0.99 * found[stalled][999]
-        assert found[stalled][-1] > 1e3 * found["inverse"][-1]
-
-
-def test_ergodic_averaging_slows(problem: LeastSquares) -> None:
-    plain = gaps(Method("", schedule="inverse"), problem, 0.1, 2000)
-    mean = gaps(Method("", schedule="inverse", ergodic=True), problem, 0.1, 2000)
-    assert mean[0] == plain[0]
-    assert mean[-1] > 1e4 * plain[-1]
 
 
 @pytest.mark.parametrize("scheme", [FEDPROX, FEDRP, FEDSPLIT, FEDPI])

@@ -17,18 +17,7 @@ from hdpfl_tools.coordinator.commands import main
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
-SMALL = [
-    "--clients",
-    "4",
-    "--rounds",
-    "3",
-    "--epsilons",
-    "1,2,4,8",
-    "--batch-sizes",
-    "32",
-    "--jobs",
-    "1",
-]
+SMALL = ["--clients=4", "--rounds=3", "--epsilons=1,2,4,8", "--batch-sizes=32", "--jobs=1"]
 
 
 def hdpfl(
@@ -85,24 +74,15 @@ def test_compare_gives_a_table_a_file_and_a_picture(tmp_path: Path, here: Comman
         (["compare", "--strategies", " , "], "--strategies names no strategy; write such as"),
         (["compare", "--dataset", "mnist"], "'data-dir' is empty"),
         (["compare", "--dataset", "mnist", "--data-dir", "/nowhere"], "/nowhere"),
-        (["compare", "--dataset", "imagenet"], "imagenet"),
-        (["compare", "--epsilons", "dist10"], "'epsilons'"),
-        (["compare", "--epsilons", "0.5,-1", "--clients", "2"], "'epsilons'"),
-        (["compare", "--batch-sizes", "0"], "'batch-sizes'"),
-        (["compare", "--partition", "shreds:2"], "'partition'"),
         (["compare", "--model", "gpt"], "model 'gpt' is not known"),
-        (["compare", "--rounds", "0"], "'rounds' must be greater than or equal to 1"),
         (["compare", "--set", "clipnorm=1"], "did you mean 'clip-norm'?"),
         (["compare", "--set", "clip-norm"], "write KEY=VALUE"),
         (["compare", "--terms", "/nowhere.toml"], "/nowhere.toml"),
         (["exporter", "--history", "no-such-run"], "no journal at"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_one_clear_line(
-    words: list[str],
-    line: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = ["--jobs", "1"] if "compare" in words else []
     monkeypatch.setattr(sys, "argv", ["hdpfl", *words, *jobs])

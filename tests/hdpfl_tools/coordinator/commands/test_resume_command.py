@@ -88,10 +88,8 @@ def test_a_term_that_differs_is_refused_by_name(folder: Path, key: str, value: A
     with pytest.raises(Killed):
         run_or_resume(StopsIn(sites), config_of(folder))
     with pytest.raises(CheckpointError, match=f"'{key}' is not what run 'f' began with"):
-        run_or_resume(
-            ScriptedGrid(sites),
-            config_of(folder, **{key: value, "resume-from": str(folder / "f")}),
-        )
+        other = {key: value, "resume-from": str(folder / "f")}
+        run_or_resume(ScriptedGrid(sites), config_of(folder, **other))
 
 
 class Deployed(StopsIn):

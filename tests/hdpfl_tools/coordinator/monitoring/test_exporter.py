@@ -155,10 +155,8 @@ def test_a_rejection_is_counted_by_its_code_whatever_its_words(code: Rejection) 
 def test_what_a_journal_may_hold_of_a_profile_is_not_shown(tmp_path: Path) -> None:
     secret = 3.217391
     gauges = {"level-1-epsilon": secret, "epsilon": [secret, secret], "batch_size": secret}
-    write(
-        tmp_path / "r",
-        {**ROUND, "gauges": gauges, "metrics": {"epsilon": secret}, "phases": {"x": secret}},
-    )
+    more = {"gauges": gauges, "metrics": {"epsilon": secret}, "phases": {"x": secret}}
+    write(tmp_path / "r", ROUND | more)
     journal = Journal(tmp_path / "r" / "journal.jsonl")
     journal.write("privacy", levels=[{"epsilon": secret}], trust="3.217391", unit="a record")
     journal.write("3.217391", epsilon=secret)

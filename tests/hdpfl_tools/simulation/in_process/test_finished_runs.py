@@ -18,11 +18,8 @@ from hdpfl_tools.simulation.in_process.finished_runs import folder_of, run_anew,
 from server_app.run.checkpoint import NAME
 
 SITES, ROUNDS = 3, 3
-CASES: dict[str, dict[str, Any]] = {
-    "records": {},
-    "stack": {"stack": True},
-    "server": {"noise": "server"},
-}
+CASES: dict[str, dict[str, Any]] = {"records": {}, "stack": {"stack": True}}
+CASES["server"] = {"noise": "server"}
 RULES = {"server": ("dp-fedavg", "fedhdp")}
 pytestmark = pytest.mark.usefixtures("guessed_noise")
 

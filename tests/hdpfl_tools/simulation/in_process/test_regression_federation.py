@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import RecordDict
 from scipy.linalg import hadamard
 
 from client_app.training.ditto import kept_personal_path, load_personal_model
@@ -20,8 +19,6 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.networks import flatten
 from hdpfl_flower.privacy.accounting import Steps, calibrate
-from hdpfl_tools.simulation.in_process.grid import LocalGrid
-from hdpfl_tools.simulation.sites import InProcessContext
 from server_app.run.rounds import run
 from tests.oracles.point_estimation import (
     Federation,
@@ -31,6 +28,7 @@ from tests.oracles.point_estimation import (
     published_private_lambda,
     variance,
 )
+from tests.server_app.run.test_unit_of_run import Sites
 
 pytestmark = pytest.mark.slow
 
@@ -76,16 +74,6 @@ path = "state"
 [policy]
 client-noise = true
 """
-
-
-class Sites(LocalGrid):
-    """Deployed sites, each with a profile and records of its own, in this process."""
-
-    def __init__(self, folder: Path, number: int) -> None:
-        super().__init__(number)
-        for index, node in enumerate(self._contexts):
-            config = {"profile": str(folder / str(index) / "profile.toml")}
-            self._contexts[node] = InProcessContext(1, node, config, RecordDict(), {})
 
 
 @dataclass(frozen=True)

@@ -100,10 +100,8 @@ def test_every_record_is_at_one_site_as_its_group_sees_it(kind: str) -> None:
     ("spec", "dataset", "words"),
     [
         ("turned:3:6", "digits", "write rotation:SIZE"),
-        ("rotation", "digits", "write rotation:SIZE"),
         ("rotation:13", "digits", "two or more groups"),
         ("rotation:3:-1", "digits", "write rotation:SIZE"),
-        ("rotation:3:1.5", "digits", "write rotation:SIZE"),
         ("rotation:3:²", "digits", "write rotation:SIZE"),
         ("rotation:13:0", "digits", "at least 1 site"),
         ("rotation:6:7", "heart", "no square images"),

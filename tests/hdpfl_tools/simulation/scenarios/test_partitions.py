@@ -15,6 +15,7 @@ from hdpfl_tools.simulation.scenarios.partitions import split
 FALSE_ALARM = 1e-6
 """Chance that one statistical test below fails on right code (its seed is fixed all the same)."""
 
+SEEDS, EVEN = st.integers(0, 2**63 - 1), st.sampled_from(["contiguous", "iid"])
 Rows = npt.NDArray[np.int64]
 LABELS = np.random.default_rng(7).permutation(np.repeat(np.arange(10), 96))
 """960 labels, ten classes of 96, in no order."""
@@ -40,12 +41,7 @@ def classes_of(part: Rows) -> set[int]:
 
 
 @settings(max_examples=60)
-@given(
-    count=st.integers(1, 300),
-    sites=st.integers(1, 40),
-    spec=st.sampled_from(["contiguous", "iid"]),
-    seed=st.integers(0, 2**63 - 1),
-)
+@given(count=st.integers(1, 300), sites=st.integers(1, 40), spec=EVEN, seed=SEEDS)
 def test_equal_splits_cover_everything_evenly(count: int, sites: int, spec: str, seed: int) -> None:
     sites = min(sites, count)
     parts = split(np.zeros(count, dtype=np.int64), None, sites, spec, seed)
@@ -68,12 +64,7 @@ def test_sizes_are_within_a_record_of_their_share(weights: list[int], seed: int)
 
 
 @settings(max_examples=40)
-@given(
-    records=st.integers(1, 40),
-    sites=st.integers(1, 25),
-    more=st.integers(0, 30),
-    seed=st.integers(0, 2**63 - 1),
-)
+@given(records=st.integers(1, 40), sites=st.integers(1, 25), more=st.integers(0, 30), seed=SEEDS)
 def test_sites_hold_their_own_records(records: int, sites: int, more: int, seed: int) -> None:
     count = records * sites + more
     labels = np.zeros(count, dtype=np.int64)
@@ -88,15 +79,10 @@ def test_sites_hold_their_own_records(records: int, sites: int, more: int, seed:
 def test_random_splits_ignore_the_order_of_the_file() -> None:
     """A chi-square test of class against site keeps the shuffled splits, rejects file order."""
     labels = np.sort(LABELS)
-    for spec, kept in (
-        ("iid", True),
-        ("iid:150", True),
-        ("sizes:1:2:3:4", True),
-        ("contiguous", False),
-    ):
+    for spec in ("iid", "iid:150", "sizes:1:2:3:4", "contiguous"):
         parts = split(labels, None, 4, spec, 3)
         table = [np.bincount(labels[part], minlength=10) for part in parts]
-        assert (stats.chi2_contingency(table).pvalue > FALSE_ALARM) == kept
+        assert (stats.chi2_contingency(table).pvalue > FALSE_ALARM) == (spec != "contiguous")
 
 
 def test_natural_gives_every_owner_its_records() -> None:
@@ -154,12 +140,7 @@ def test_pathological_gives_exactly_that_many_classes() -> None:
 
 
 @settings(max_examples=60, report_multiple_bugs=False)
-@given(
-    sites=st.integers(1, 12),
-    label=st.integers(0, 9),
-    records=st.integers(2, 74),
-    seed=st.integers(0, 2**63 - 1),
-)
+@given(sites=st.integers(1, 12), label=st.integers(0, 9), records=st.integers(2, 74), seed=SEEDS)
 def test_the_first_site_holds_its_class(sites: int, label: int, records: int, seed: int) -> None:
     parts = split(LABELS, None, sites, f"alone:{label}:{records}", seed)
     assert [len(part) for part in parts] == [records] * sites
@@ -168,40 +149,25 @@ def test_the_first_site_holds_its_class(sites: int, label: int, records: int, se
     assert of_class == [records // 2, *[0] * (sites - 1)]
 
 
+WRONG = {
+    "contiguous; iid, or iid:RECORDS": ["", "random"],
+    "write iid, or iid:RECORDS": ["iid:0", "iid:-3", "iid:2.5", "iid:", "iid:3:4"],
+    "write contiguous": ["contiguous:3"],
+    "write natural": ["natural:4"],
+    "dirichlet:ALPHA": ["dirichlet", "dirichlet:x"],
+    "ALPHA above 0": ["dirichlet:0", "dirichlet:inf", "dirichlet:nan"],
+    "dirichlet:ALPHA:RECORDS": ["dirichlet:1:2.5", "dirichlet:1:0", "dirichlet:1:2:3"],
+    "alone:CLASS:RECORDS": ["alone", "alone:3", "alone:3:1", "alone:-1:20", "alone:x:20"],
+    "pathological:CLASSES": ["pathological:0", "pathological:2.5"],
+    "pathological:CLASSES:RECORDS": ["pathological:2:0"],
+    "shards:NUMBER": ["shards:-1"],
+    "one weight above 0 for each site": ["sizes:1:2", "sizes:1:2:3:0", "sizes"],
+}
+"""Remedy that an error names → values that it is for."""
+
+
 @pytest.mark.parametrize(
-    ("spec", "remedy"),
-    [
-        ("", "contiguous; iid, or iid:RECORDS"),
-        ("random", "contiguous; iid, or iid:RECORDS"),
-        ("iid:0", "write iid, or iid:RECORDS"),
-        ("iid:-3", "write iid, or iid:RECORDS"),
-        ("iid:2.5", "write iid, or iid:RECORDS"),
-        ("iid:", "write iid, or iid:RECORDS"),
-        ("iid:3:4", "write iid, or iid:RECORDS"),
-        ("contiguous:3", "write contiguous"),
-        ("natural:4", "write natural"),
-        ("dirichlet", "dirichlet:ALPHA"),
-        ("dirichlet:0", "ALPHA above 0"),
-        ("dirichlet:inf", "ALPHA above 0"),
-        ("dirichlet:nan", "ALPHA above 0"),
-        ("dirichlet:1:2.5", "dirichlet:ALPHA:RECORDS"),
-        ("dirichlet:1:0", "dirichlet:ALPHA:RECORDS"),
-        ("dirichlet:1:0.5", "dirichlet:ALPHA:RECORDS"),
-        ("dirichlet:1:2:3", "dirichlet:ALPHA:RECORDS"),
-        ("alone", "alone:CLASS:RECORDS"),
-        ("alone:3", "alone:CLASS:RECORDS"),
-        ("alone:3:1", "alone:CLASS:RECORDS"),
-        ("alone:-1:20", "alone:CLASS:RECORDS"),
-        ("alone:x:20", "alone:CLASS:RECORDS"),
-        ("dirichlet:x", "dirichlet:ALPHA"),
-        ("pathological:0", "pathological:CLASSES"),
-        ("pathological:2:0", "pathological:CLASSES:RECORDS"),
-        ("pathological:2.5", "pathological:CLASSES"),
-        ("shards:-1", "shards:NUMBER"),
-        ("sizes:1:2", "one weight above 0 for each site"),
-        ("sizes:1:2:3:0", "one weight above 0 for each site"),
-        ("sizes", "one weight above 0 for each site"),
-    ],
+    ("spec", "remedy"), [(spec, remedy) for remedy in WRONG for spec in WRONG[remedy]]
 )
 def test_wrong_specs_name_the_key_and_the_remedy(spec: str, remedy: str) -> None:
     with pytest.raises(TermsError, match="'partition'") as caught:

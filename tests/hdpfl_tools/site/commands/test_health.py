@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from email.utils import formatdate
 from pathlib import Path
 from time import monotonic, time
+from typing import Any
 
 import pytest
 
@@ -78,19 +79,19 @@ def test_the_right_coordinator_is_told_with_the_end_of_its_certificate(
     assert "warning" not in done.out
 
 
-def test_a_wrong_name(serve: Serve, connect: Callable[[int], Result]) -> None:
-    words = "does not name 'localhost'; call it by a name that the certificate has"
-    assert words in connect(serve(("other.example", "127.0.0.1"))).error()
-
-
-def test_another_ca(serve: Serve, connect: Callable[[int], Result]) -> None:
-    first = serve()
-    assert connect(first).code == 0
-    assert "is not signed by this CA; get ca.crt" in connect(serve(ca=False)).error()
-
-
-def test_plain_http(serve: Serve, connect: Callable[[int], Result]) -> None:
-    assert "does not speak TLS; a SuperLink needs" in connect(serve(tls=False)).error()
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"hosts": ("other.example", "127.0.0.1")}, "does not name 'localhost'; call it by a name"),
+        ({"ca": False}, "is not signed by this CA; get ca.crt"),
+        ({"tls": False}, "does not speak TLS; a SuperLink needs"),
+    ],
+)
+def test_a_wrong_coordinator_is_named_with_the_remedy(
+    serve: Serve, connect: Callable[[int], Result], fault: dict[str, Any], words: str
+) -> None:
+    assert connect(serve()).code == 0
+    assert words in connect(serve(**fault)).error()
 
 
 class Tunnel(socketserver.StreamRequestHandler):

@@ -17,16 +17,17 @@ from hdpfl_tools.site.reports.lifetime import noise_of_one
 from tests.client_app.messages import ask
 
 STUDY = {"rounds": 20, "local_steps": 5}
+CAP = ("epsilon = 4.0\ndelta = 1e-4", "epsilon = 3.0\ndelta = 1e-5")
+STUDIES = (
+    ("epsilon = 1.2345678\ndelta = 1e-5", "epsilon = 1.0\ndelta = 3e-6"),
+    ("batch-size = 10\ndeclared-records = 40", "batch-size = 64\ndeclared-records = 303"),
+)
 
 
 @pytest.fixture
 def hospital(site):
     """A hospital with ε 3 for life, for studies of ε 1 each."""
-    site.write_profile(
-        ("epsilon = 4.0\ndelta = 1e-4", "epsilon = 3.0\ndelta = 1e-5"),
-        ("epsilon = 1.2345678\ndelta = 1e-5", "epsilon = 1.0\ndelta = 3e-6"),
-        ("batch-size = 10\ndeclared-records = 40", "batch-size = 64\ndeclared-records = 303"),
-    )
+    site.write_profile(CAP, *STUDIES)
     site.write_terms(**STUDY)
     return site
 
@@ -115,12 +116,7 @@ def test_a_run_whose_noise_falls_is_shown_and_pays_for_each_round_as_it_is(hospi
     hospital("requests", "--refuse", "study-1", "--yes")
     # The first rounds are the noisiest, and so the cheapest.
     assert 0 < taken(hospital) < 0.3 * whole * 2 / 20
-    hospital.write_profile(
-        ("epsilon = 4.0\ndelta = 1e-4", "epsilon = 3.0\ndelta = 1e-5"),
-        ("epsilon = 1.2345678\ndelta = 1e-5", "epsilon = 1.0\ndelta = 3e-6"),
-        ("batch-size = 10\ndeclared-records = 40", "batch-size = 64\ndeclared-records = 303"),
-        ('approval = "standing"', 'approval = "each-run"'),
-    )
+    hospital.write_profile(CAP, *STUDIES, ('approval = "standing"', 'approval = "each-run"'))
     study(hospital, 2)
     assert "terms spend 'late ratio=3.0'" in " ".join(hospital("requests").out.split())
 
@@ -181,11 +177,8 @@ def test_a_raised_cap_admits_more_at_the_same_order(hospital) -> None:
     hospital("ledger", "--init")
     order = read_ledger(hospital.profile).account.order
     study(hospital, 1)
-    hospital.write_profile(
-        ("epsilon = 4.0\ndelta = 1e-4", "epsilon = 5.0\ndelta = 1e-5"),
-        ("epsilon = 1.2345678\ndelta = 1e-5", "epsilon = 1.0\ndelta = 3e-6"),
-        ("batch-size = 10\ndeclared-records = 40", "batch-size = 64\ndeclared-records = 303"),
-    )
+    raised = (CAP[0], "epsilon = 5.0\ndelta = 1e-5")
+    hospital.write_profile(raised, *STUDIES)
     fit = json.loads(hospital("ledger", "--json").out)["runs-that-fit"]
     assert hospital("ledger", "--raise-cap", "--yes").code == 0
     assert json.loads(hospital("ledger", "--json").out)["runs-that-fit"] > fit + 5

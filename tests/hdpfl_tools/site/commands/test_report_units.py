@@ -163,10 +163,8 @@ def test_no_command_gives_one_promise_for_two_units(site, composition: str) -> N
         assert "for each unit of those below, by the runs that protect it" in shown
         assert "all units' runs counted" in shown
     units = json.loads(site("ledger", "--json").out)["units"]
-    assert [(row["unit"], row["runs"]) for row in units] == [
-        (RECORD, ["run-1"]),
-        (WHOLE_SITE, ["run-2"]),
-    ]
+    runs = {RECORD: ["run-1"], WHOLE_SITE: ["run-2"]}
+    assert [(row["unit"], row["runs"]) for row in units] == list(runs.items())
     assert all(("epsilon" in row) == (composition == "sum") for row in units)
     assert [row["unit"] for row in facts(site)["sums"]] == [row["unit"] for row in units]
 

@@ -95,16 +95,9 @@ def test_exact_answers_are_named_with_their_number(opened: SiteFolder) -> None:
     opened.charge("before", rounds=2, kind="metrics")
     opened.write_terms(evaluation="sites")
     asked = Asked(opened)
-    for changes, named in (
-        ((("delta = 1e-4\n", "delta = 1e-4\nexact-answers = 5\n"),), False),
-        (
-            (
-                ("delta = 1e-4\n", "delta = 1e-4\nexact-answers = 5\n"),
-                ("[budget]", 'disclose = ["metrics"]\n[budget]'),
-            ),
-            True,
-        ),
-    ):
+    answers = ("delta = 1e-4\n", "delta = 1e-4\nexact-answers = 5\n")
+    metrics = ("[budget]", 'disclose = ["metrics"]\n[budget]')
+    for changes, named in (((answers,), False), ((answers, metrics), True)):
         opened.write_profile(STANDING, *changes)
         assert asked.ask() == wire.PENDING
         assert (said in unfolded(opened("requests").out)) == named

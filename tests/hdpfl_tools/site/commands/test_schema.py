@@ -2,19 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
-from pathlib import Path
-
-import numpy as np
-
-from hdpfl_flower.config.data_source import DataSource
-from hdpfl_flower.data.own_table import OwnTable
-from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.table_records import read_table
-
-ROOT = Path(__file__).parents[4]
-
 EXPORT = "PatNr;geboren;Aufnahme;Geschlecht;Chol;Größer Eingriff;Bemerkung\r\n" + "\r\n".join(
     f"{i + 1};{13 + i % 15}.03.19{30 + i};01.02.2024 08:00;{'mwd'[i % 3]};{4 + i // 10},{i % 10};"
     f"{'ja' if i % 2 else 'nein'};PATIENT-123 {i}"
@@ -109,22 +96,3 @@ def test_from_a_messy_export_to_a_site_that_is_ready(opened) -> None:
     result = opened("profile", "check", "--terms", terms)
     assert result.code == 0, result.out
     assert "data: records: 40 found, 40 for training" in result.out
-
-
-def test_the_schema_and_the_profile_of_the_page_read_its_table(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "how-to" / "schema.md").read_text()
-    schema_text, survival, profile = re.findall(r"```toml\n(.*?)```", page, re.S)
-    assert tomllib.loads(survival)["label"]["event"]["column"] == "died"
-    data = tomllib.loads(profile)["data"]
-    schema = Schema.parse(schema_text)
-    known = {"age", schema.id, schema.label.column, *(column.name for column in schema.columns)}
-    assert data["columns"].keys() <= known
-    source = DataSource.model_validate({**data, "path": str(tmp_path / data["path"])})
-    # The page's schema leaves the age out.
-    schema = Schema.parse(
-        schema_text + '[[columns]]\nname = "age"\ntype = "number"\nbounds = [0, 100]\n'
-    )
-    text = "PatNr;chol;sex;surgery;Geburtsdatum;Aufnahme\n7;1.005,5;W;yes;3.2.1980;2.2.2020 08:00\n"
-    source.path.write_text(text, encoding="cp1252")
-    got = read_table(source.path, "csv", schema, OwnTable.of(source))
-    np.testing.assert_allclose(got.records.features, [[1, 1, 0, 0, -0.22]], rtol=1e-6)
