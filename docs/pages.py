@@ -421,7 +421,42 @@ def api_page() -> str:
     return re.sub(r"\n{3,}", "\n\n", "".join(parts).rstrip() + "\n")
 
 
+def site_code_page() -> str:
+    """Return the page of the files that run at a site, in the order of a message."""
+    from client_app.site.app_digest import PACKAGES
+    from hdpfl_tools.site.approval.reading import STAGES, site_files
+
+    sources = {
+        path.relative_to(ROOT).as_posix(): path.read_bytes()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+    }
+    files = site_files(sources)
+    whole = sum(len(source.splitlines()) for source in sources.values())
+    parts = [
+        "# Read what runs at your site\n\nThis page is for a security officer. These files, and no others of the "
+        "app, can run at a site that answers a message. They are found by the imports of the source, "
+        "those in functions, too. The order is that of a message; the sentence under each title says "
+        "what its files promise, so that a reviewer knows what to look for.\n\n"
+        "`hdpfl-site approve APP.fab --to DIR` prints the number of lines for the app that you are "
+        "asked to approve, and `hdpfl-site approve APP.fab --read` opens them in this order. The "
+        "file of an app that is yours or the coordinator's stands with the training.\n\n"
+        f"{sum(file.lines for file in files):,} of {whole:,} lines, in {len(files)} files.\n"
+    ]
+    for number, stage in enumerate(STAGES):
+        rows = [
+            (f"`{file.name}`", str(file.lines), plain(file.subject))
+            for file in files
+            if file.stage == number and file.lines > 1
+        ]
+        lines = sum(file.lines for file in files if file.stage == number)
+        parts.append(f"\n## {number + 1}. {stage.title}: {lines:,} lines\n\n{stage.promise}\n\n")
+        parts.append(table(("file", "lines", "subject"), rows))
+    return "".join(parts)
+
+
 PAGES = {
+    "reference/site-code.md": site_code_page,
     "reference/terms.md": terms_page,
     "reference/profile.md": profile_page,
     "reference/schema.md": schema_page,
