@@ -15,6 +15,7 @@ NAMES = (
     "dpsgd",
     "federation",
     "scale",
+    "records",
     "gpu",
 )
 

@@ -344,7 +344,7 @@ def first_line(doc: str | None) -> str:
 
 
 def bugs_page() -> str:
-    """Return the bugs that ``make mutants`` puts back, with the test that fails on each."""
+    """Return the bugs that ``make mutants`` puts back."""
     from tests.mutants.table import MUTANTS, TABLE
 
     intro = (
@@ -422,7 +422,7 @@ def api_page() -> str:
 
 
 def site_code_page() -> str:
-    """Return the page of the files that run at a site, in the order of a message."""
+    """Return the page of the files that run at a site."""
     from client_app.site.app_digest import PACKAGES
     from hdpfl_tools.site.approval.reading import STAGES, site_files
 
@@ -434,13 +434,13 @@ def site_code_page() -> str:
     files = site_files(sources)
     whole = sum(len(source.splitlines()) for source in sources.values())
     parts = [
-        "# Read what runs at your site\n\nThis page is for a security officer. These files, and no others of the "
-        "app, can run at a site that answers a message. They are found by the imports of the source, "
-        "those in functions, too. The order is that of a message; the sentence under each title says "
-        "what its files promise, so that a reviewer knows what to look for.\n\n"
-        "`hdpfl-site approve APP.fab --to DIR` prints the number of lines for the app that you are "
-        "asked to approve, and `hdpfl-site approve APP.fab --read` opens them in this order. The "
-        "file of an app that is yours or the coordinator's stands with the training.\n\n"
+        "# Read what runs at your site\n\nThis page is for a security officer. These files, and no "
+        "others of the app, can run at a site that answers a message. They are found by the "
+        "imports of the source, those in functions, too. The order is that of a message; the "
+        "sentence under each title says what its files promise, so that a reviewer knows what to "
+        "look for.\n\n`hdpfl-site approve APP.fab --to DIR` prints the number of lines for the app "
+        "that you are asked to approve, and `hdpfl-site approve APP.fab --read` opens them in this "
+        "order. Files that the coordinator added stand with the training.\n\n"
         f"{sum(file.lines for file in files):,} of {whole:,} lines, in {len(files)} files.\n"
     ]
     for number, stage in enumerate(STAGES):

@@ -7,11 +7,16 @@ import os
 import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.seconds import LONG, listed
+
+if TYPE_CHECKING:
+    from hdpfl_flower.config.profile import Profile
+    from hdpfl_flower.config.terms import RunTerms
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores; torch reads it at import
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -81,6 +86,22 @@ def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _own_home(monkeypatch: pytest.MonkeyPatch, shared_home: Path) -> None:
     monkeypatch.setenv("HDPFL_HOME", str(shared_home))
     monkeypatch.delenv("HDPFL_PROFILE", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _prepared_in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prepare records in this process: one of its own takes seconds to import torch."""
+    from client_app.site import prepared_records
+
+    if not request.node.get_closest_marker("tool_process"):
+        monkeypatch.setattr(prepared_records, "ask_tool", prepared_by)
+
+
+def prepared_by(profile: Profile, terms: RunTerms) -> None:
+    """Bind a run to prepared records, as the operator's tool does."""
+    from hdpfl_tools.site.approval.preparation import bind_run
+
+    bind_run(profile, terms)
 
 
 @pytest.fixture

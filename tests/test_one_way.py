@@ -15,7 +15,7 @@ from typing import Any
 from flwr.app import Message, RecordDict
 
 from hdpfl_flower import wire
-from hdpfl_flower.data import site_data
+from hdpfl_tools.tables import site_data
 from server_app.run.rounds import run
 from strategies.core.base import HDPStrategy
 from tests.client_app.messages import config_of, make_site, model_of, send
@@ -99,7 +99,7 @@ def test_few_files_lie_between_a_row_and_the_model(tmp_path: Path) -> None:
     finally:
         HDPStrategy.aggregate_train = combine  # type: ignore[method-assign]
     assert len(result.rounds[0]["accepted"]) == 3
-    assert {"hdpfl_flower/engines/dpsgd.py", "hdpfl_flower/data/table_reader.py"} <= files.found
+    assert {"hdpfl_flower/engines/dpsgd.py", "hdpfl_tools/tables/table_reader.py"} <= files.found
     assert "strategies/averaging/fedavg.py" in after.found
     way = sorted(files.found | after.found)
     assert len(way) <= MOST, "\n".join(way)

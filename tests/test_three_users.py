@@ -22,11 +22,11 @@ from typer.testing import CliRunner
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.site_data import read_site_data
 from hdpfl_flower.errors import StrategyError
 from hdpfl_tools.coordinator.commands import app as coordinator_app
 from hdpfl_tools.simulation.in_process.profile_grid import ProfileGrid
 from hdpfl_tools.site.commands import app as site_app
+from hdpfl_tools.tables.site_data import read_site_data
 from server_app.run.rounds import RunResult, run
 
 

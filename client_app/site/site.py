@@ -20,17 +20,17 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 
-from hdpfl_flower.config.data_source import NOBODY, Withdrawn
-from hdpfl_flower.config.profile import LedgerPaths, Profile
+from client_app.site.prepared_records import records_of_run
+from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.data.stated_task import is_own
 from hdpfl_flower.errors import Declined, InstallationError, Reason, WireError
-from hdpfl_flower.ledger.account import Account, ChargedPlan
+from hdpfl_flower.ledger.account import ChargedPlan
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
-from hdpfl_flower.ledger.withdrawals import withdrawn_by
 from hdpfl_flower.models.networks import Arrays, layout_of, megabytes_of
 from hdpfl_flower.models.parts import select
+from hdpfl_flower.models.site_records import SiteRecords
 from hdpfl_flower.models.task import Embedding, Records, Task
 from hdpfl_flower.privacy.plan import Plan, make_plan
 from hdpfl_flower.privacy.policy import check_unchanged
@@ -148,47 +148,31 @@ class Site:
         # a message, where a seeded generator would repeat its noise.
         return ReleaseStreams.fresh()
 
-    def _withdrawn(self) -> Withdrawn:
-        """Return the units that withdrew by the ledger that the profile names."""
-        data, paths = self.profile.data, self.profile.ledger
-        if data is None or paths is None:
-            return NOBODY
-        return withdrawn_by(self._account(paths), data, paths.path)
-
-    def _account(self, paths: LedgerPaths) -> Account:
-        """Return the account that knows of withdrawals."""
-        del paths
-        return self.ledger.account()
-
     def training_records(self) -> Records:
-        """Return the records to train on; raises ``DataError`` where the source cannot be read."""
-        return self._records[0]
+        """Return the records to train on; raises ``DataError`` where none can be read."""
+        return self._records.train
 
     def training_units(self) -> Records:
         """Return the records of DP-SGD, one a unit: with ``records-per-unit`` several in each."""
-        return self._records[2]
+        return self._records.train if self._records.units is None else self._records.units
 
     def test_records(self) -> Records | None:
         """Return the records that the profile holds out of training, if any."""
-        return self._records[1]
+        return self._records.test
 
     @cached_property
-    def _records(self) -> tuple[Records, Records | None, Records]:
-        return self._read_records()
+    def _records(self) -> SiteRecords:
+        task = self.task
+        if task.embedding and self.profile.state:
+            remembered = Remembered(task.embedding, self.memory, self.profile.state.path)
+            task = replace(task, embedding=remembered)
+        return self._stored(task).embedded(task)
 
-    def _read_records(self) -> tuple[Records, Records | None, Records]:
-        """Return the records of ``[data]``: to train on, to test on, and one a unit."""
-        if self.profile.data is not None:
-            from hdpfl_flower.data.site_data import read_site_data
-
-            task = self.task
-            if task.embedding and self.profile.state:
-                remembered = Remembered(task.embedding, self.memory, self.profile.state.path)
-                task = replace(task, embedding=remembered)
-            source = self.profile.data.without(self._withdrawn)
-            data = read_site_data(source, task, self.terms.schema_text)
-            return data.train, data.test, data.train if data.units is None else data.units
-        raise Declined(Reason.PROFILE, "[data] is missing; say where the site's records lie")
+    def _stored(self, task: Task) -> SiteRecords:
+        """Return the records as they are stored, before any backbone."""
+        if self.profile.data is None:
+            raise Declined(Reason.PROFILE, "[data] is missing; say where the site's records lie")
+        return records_of_run(self.profile, self.terms, task, self.ledger)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
 from hdpfl_flower import formats
 from hdpfl_flower.config.data_source import AFile, AList, DataSource, OwnColumn
@@ -271,6 +271,13 @@ class Profile(RedactedModel):
             )
         return self
 
+    _file: Path | None = PrivateAttr(None)
+
+    @property
+    def file(self) -> Path | None:
+        """The file that the profile was loaded from; None for a parsed one."""
+        return self._file
+
     @property
     def simulated(self) -> bool:
         """Whether this node is a simulation, without any privacy."""
@@ -329,7 +336,9 @@ class Profile(RedactedModel):
                 table[key] = str(path.absolute().parent / Path(table[key]).expanduser())
         if isinstance(data.get("notify"), str):
             data["notify"] = str(path.absolute().parent / Path(data["notify"]).expanduser())
-        return cls.parse(data, f"profile {path}")
+        profile = cls.parse(data, f"profile {path}")
+        profile._file = path.absolute()
+        return profile
 
 
 def _keys_of_columns(data: dict[str, Any]) -> Iterator[str]:

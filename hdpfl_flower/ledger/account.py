@@ -20,8 +20,12 @@ CLOSED = "closed"
 """Entry kind that forbids further releases of a run."""
 APPROVED, REFUSED = "approved", "refused"
 """Entry kinds of the operator's decision on a run."""
+RECORDS = "records"
+"""Entry kind that binds a run to its prepared records."""
 WITHDRAWN, READMITTED = "withdrawn", "readmitted"
 """Entry kinds of a unit's withdrawal of consent, and of its taking back."""
+MOST_UNUSED = 20
+"""Runs that messages may bind to prepared records before any of them releases something."""
 Key = tuple[str, int, str]
 """Release key: (run, server round, kind)."""
 
@@ -185,6 +189,7 @@ class Account:
         tuned: closed runs with a model that was tuned here without noise.
         approved: run → its approved requests, by their digests.
         refused: runs that were refused, before or after an approval.
+        records: run → SHA-256 of its prepared records, the run bound last at the end.
         withdrawn: the site's own column of ids → digest of an id → when its unit withdrew.
         withdrawal_key: name of the key of these digests.
     """
@@ -199,6 +204,7 @@ class Account:
     tuned: set[str] = field(default_factory=set)
     approved: dict[str, set[str]] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
+    records: dict[str, str] = field(default_factory=dict)
     withdrawn: dict[str, dict[str, str]] = field(default_factory=dict)
     withdrawal_key: str = ""
     _by_seq: dict[int, Release] = field(default_factory=dict)
@@ -211,14 +217,8 @@ class Account:
             self.order = body.get("order", 0) if entry.seq == 1 else self.order
         elif entry.kind == "plan":
             self.plans[body["run_id"]] = ChargedPlan.from_entry(body)
-        elif entry.kind == CLOSED:
-            self.closed.add(body["run_id"])
-            if body.get("tuned"):
-                self.tuned.add(body["run_id"])
-        elif entry.kind == APPROVED:
-            self.approved.setdefault(body["run_id"], set()).add(body["request"])
-        elif entry.kind == REFUSED:
-            self.refused.add(body["run_id"])
+        elif entry.kind in (CLOSED, APPROVED, REFUSED, RECORDS):
+            self._note_decision(entry)
         elif entry.kind in (WITHDRAWN, READMITTED):
             self._note_withdrawal(entry)
         elif entry.kind == "reserved":
@@ -243,6 +243,20 @@ class Account:
         # A repeated request passes: it takes no new release.
         if request.key not in taken and len(taken) >= most:
             raise Declined(Reason.BUDGET, "the releases that the run's plan pays for are used up")
+
+    def _note_decision(self, entry: Entry) -> None:
+        body, run = entry.body, entry.body["run_id"]
+        if entry.kind == CLOSED:
+            self.closed.add(run)
+            if body.get("tuned"):
+                self.tuned.add(run)
+        elif entry.kind == APPROVED:
+            self.approved.setdefault(run, set()).add(body["request"])
+        elif entry.kind == REFUSED:
+            self.refused.add(run)
+        else:
+            self.records.pop(run, None)  # put at the end
+            self.records[run] = body["records"]
 
     def _note_withdrawal(self, entry: Entry) -> None:
         body = entry.body
@@ -278,6 +292,22 @@ class Account:
     def runs(self) -> set[str]:
         """Runs charged, or with clipped updates sent to a trusted server."""
         return self.plans.keys() | self.declared.keys()
+
+    def check_bindable(self) -> None:
+        """Refuse one more run whose records a message would prepare.
+
+        A server that names a new run in each message must neither fill the disk nor the ledger.
+
+        Raises:
+            LedgerError: as many runs are bound, not decided on, and released nothing.
+        """
+        used = self.runs | self.ended | self.approved.keys() | {key[0] for key in self.releases}
+        if len(self.records.keys() - used) >= MOST_UNUSED:
+            raise LedgerError(
+                f"ledger: the records of {MOST_UNUSED} runs were prepared under a standing "
+                "approval, and none of them released anything; list them: hdpfl-site prepare; "
+                "refuse those that are not wanted: hdpfl-site requests --refuse RUN"
+            )
 
     def check_exact(self, request: Request, most: float) -> None:
         """Decline a release that raises exact answers above ``most``.

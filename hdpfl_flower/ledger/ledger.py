@@ -28,6 +28,7 @@ from hdpfl_flower.ledger.account import (
     APPROVED,
     CLOSED,
     READMITTED,
+    RECORDS,
     REFUSED,
     WITHDRAWN,
     Account,
@@ -158,8 +159,12 @@ class Ledger:
                         ) from running
             self._append(CLOSED, {"run_id": run_id, **({"tuned": True} if tuned else {})})
 
-    def approve(self, approval: Approval) -> None:
+    def approve(self, approval: Approval, records: tuple[str, str] | None = None) -> None:
         """Record the operator's approval of a run's request; a second call has no effect.
+
+        Args:
+            approval: of the request.
+            records: digests of the records prepared for it, as of :meth:`bind_records`.
 
         Raises:
             LedgerError: the run was refused, which is final.
@@ -171,6 +176,28 @@ class Ledger:
                 )
             if approval.request not in self._account.approved.get(approval.run_id, ()):
                 self._append(APPROVED, approval.entry())
+            if records is not None:
+                self._bind(approval.run_id, *records)
+
+    def bind_records(self, run_id: str, records: str, export: str, *, renew: bool = False) -> str:
+        """Bind a run to prepared records; return the digest of those that it is bound to.
+
+        Args:
+            run_id: the run.
+            records: SHA-256 of the file of prepared records.
+            export: SHA-256 of the export that they were read from.
+            renew: whether they replace the run's earlier ones, by a decision of the operator.
+
+        Raises:
+            LedgerError: as :meth:`Account.check_bindable`, but for a decision of the operator.
+        """
+        with self._current():
+            if renew:
+                self._bind(run_id, records, export)
+            elif run_id not in self._account.records:
+                self._account.check_bindable()
+                self._bind(run_id, records, export)
+            return self._account.records[run_id]
 
     def refuse(self, run_id: str, by: str, terms: str = "") -> None:
         """Forbid all releases of ``run_id`` from now on, permanently.
@@ -375,6 +402,10 @@ class Ledger:
             return Reservation(self, request.key, seq, self._lock(seq))
         except BlockingIOError:  # briefly held for an entry that did not become durable
             raise LedgerError("ledger: another process holds it; try again") from None
+
+    def _bind(self, run_id: str, records: str, export: str) -> None:
+        if self._account.records.get(run_id) != records:
+            self._append(RECORDS, {"run_id": run_id, "records": records, "export": export})
 
     def _append(self, kind: str, body: dict[str, object]) -> Entry:
         entry = self._chain.append(kind, dict(body))

@@ -66,9 +66,14 @@ def withdrawn_by(account: Account, source: DataSource, ledger: Path) -> Withdraw
         LedgerError: the source cannot tell them: it names no column of ids or another one than
             they withdrew by, or the key is lost.
     """
+    return withdrawn_from(account, source.own_column, ledger)
+
+
+def withdrawn_from(account: Account, column: str, ledger: Path) -> Withdrawn:
+    """Return the units of ``account`` by a column of ids; as :func:`withdrawn_by`."""
     if not account.withdrawn:
         return NOBODY
-    units, column = account.withdrawn_units, source.own_column
+    units = account.withdrawn_units
     if not column:
         raise LedgerError(
             f"{units} units withdrew their consent, and without 'data.id' no record tells its "
@@ -90,15 +95,14 @@ def withdraw(ledger: Ledger, path: Path, column: str, ids: Sequence[bytes]) -> i
 
     Args:
         ledger: the open ledger.
-        path: of it; the key is made beside it, mode 0600, at the first withdrawal.
+        path: of it; the key is made beside it, mode 0600, where there is none.
         column: the site's own column of ids.
         ids: of the units, as a run reads them.
 
     Raises:
         LedgerError: the key is lost, or ledger or key cannot be written.
     """
-    account = ledger.account()
-    key = _checked_key(account, path) if account.withdrawn else _made_key(path)
+    key = unit_key(ledger.account(), path)
     return ledger.withdraw(_digests(key, ids), column, key_name(key))
 
 
@@ -120,6 +124,15 @@ def renew(ledger: Ledger, path: Path, column: str, ids: Sequence[bytes]) -> int:
     ledger.account().check_renewal(ids)
     key = _made_key(path, anew=True)
     return ledger.withdraw(_digests(key, ids), column, key_name(key), renew=True)
+
+
+def unit_key(account: Account, ledger: Path) -> bytes:
+    """Return the key of the ids in prepared records, made where there is none.
+
+    Raises:
+        LedgerError: units withdrew, and the key is lost; or it cannot be written.
+    """
+    return _checked_key(account, ledger) if account.withdrawn else _made_key(ledger)
 
 
 def key_path(ledger: Path) -> Path:

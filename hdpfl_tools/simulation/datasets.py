@@ -161,7 +161,7 @@ def _images(name: str, folder: Path, is_train: bool) -> Records:
 
 def _heart(folder: Path, task: Task) -> Dataset:
     from hdpfl_flower.data.schema import Schema
-    from hdpfl_flower.data.table_records import read_table
+    from hdpfl_tools.tables.table_records import read_table
 
     files = [folder / "heart" / f"processed.{hospital}.data" for hospital in HOSPITALS]
     if not files[0].exists():

@@ -22,7 +22,7 @@ from client_app.after_run.personal_model import personal_model_file
 from client_app.site.personal_state import kept_state_path
 from client_app.site.site import Site, SiteContext, check_no_own_dataset
 from client_app.training.ditto import kept_personal_path
-from hdpfl_flower.config.profile import LedgerPaths, Profile
+from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.server_terms import ServerTerms
 from hdpfl_flower.config.settings import Value
@@ -30,15 +30,15 @@ from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_of
 from hdpfl_flower.errors import Declined, Reason, TermsError
-from hdpfl_flower.ledger.account import Account
-from hdpfl_flower.ledger.in_memory import SimulatedLedger
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
-from hdpfl_flower.ledger.withdrawals import account_at
+from hdpfl_flower.ledger.withdrawals import account_at, withdrawn_by
 from hdpfl_flower.models.networks import is_user_code
-from hdpfl_flower.models.task import Records
+from hdpfl_flower.models.site_records import SiteRecords
+from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.system.paths import available_cores, runs_dir
 from hdpfl_flower.work.backbone import Backbone
+from hdpfl_tools.simulation.in_memory_ledger import SimulatedLedger
 from hdpfl_tools.simulation.own_data.dataset import (
     OwnSource,
     load_own_dataset,
@@ -152,16 +152,22 @@ class SimulatedSite(Site):
         seed = self.profile.simulation.seed
         return ReleaseStreams.simulated(seed, str(self.index[0]), server_round, kind)
 
-    def _account(self, paths: LedgerPaths) -> Account:
-        """Return the account of the profile's ledger: a simulated site heeds its withdrawals."""
-        return account_at(paths)
+    def _stored(self, task: Task) -> SiteRecords:
+        """Return the drawn records, or those of ``[data]``, read anew for each message.
 
-    @cached_property
-    def _records(self) -> tuple[Records, Records | None, Records]:
-        if self.profile.data is not None:
-            return self._read_records()
-        train, test = simulated_records(self.config, *self.index)
-        return train, test, train
+        Raises:
+            DataError: as ``read_site_data``.
+            LedgerError: the profile's ledger cannot say which units withdrew.
+        """
+        source, paths = self.profile.data, self.profile.ledger
+        if source is None:
+            return SiteRecords(*simulated_records(self.config, *self.index))
+        from hdpfl_tools.tables.site_data import stored_site_data
+
+        if paths is not None:
+            own = source
+            source = source.without(lambda: withdrawn_by(account_at(paths), own, paths.path))
+        return stored_site_data(source, task, self.terms.schema_text)
 
 
 def open_simulated(context: Context, terms: RunTerms, profile: Profile | None) -> Site:

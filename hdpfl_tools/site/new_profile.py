@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from hdpfl_flower.config.profile import MIN_DELTA
 from hdpfl_flower.config.toml_text import as_toml
-from hdpfl_flower.data.own_table import outcomes
 from hdpfl_flower.data.placeholders import TO_CHOOSE
 from hdpfl_flower.data.schema import Schema
+from hdpfl_tools.tables.own_table import outcomes
 
 _BATCHES = 8
 

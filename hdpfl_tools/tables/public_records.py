@@ -9,10 +9,10 @@ import numpy as np
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.site_data import read_site_data
 from hdpfl_flower.errors import DataError, TermsError
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_tools.simulation.own_data.dataset import dataset_of
+from hdpfl_tools.tables.site_data import read_site_data
 from strategies.guards.public_records import OTHERWISE, RECORDS
 
 FILES = ("npz", "csv", "parquet")

@@ -32,7 +32,17 @@ from hdpfl_flower.data.columns import (
 )
 from hdpfl_flower.data.placeholders import TO_CHOOSE
 from hdpfl_flower.data.schema import MAX_FEATURES
-from hdpfl_flower.data.table_reader import (
+from hdpfl_flower.errors import DataError
+from hdpfl_tools.tables.screen.column_kinds import CENTURY, ColumnKind, is_date, kind_of
+from hdpfl_tools.tables.screen.losses import Labels, loss_of_rows
+from hdpfl_tools.tables.screen.lost_rows import (
+    LostRow,
+    causes,
+    lost_labels,
+    lost_rows,
+    one_cell_longer,
+)
+from hdpfl_tools.tables.table_reader import (
     DELIMITERS,
     TITLES,
     Form,
@@ -43,16 +53,6 @@ from hdpfl_flower.data.table_reader import (
     header_name,
     lines_of,
     separator_in,
-)
-from hdpfl_flower.errors import DataError
-from hdpfl_tools.tables.screen.column_kinds import CENTURY, ColumnKind, is_date, kind_of
-from hdpfl_tools.tables.screen.losses import Labels, loss_of_rows
-from hdpfl_tools.tables.screen.lost_rows import (
-    LostRow,
-    causes,
-    lost_labels,
-    lost_rows,
-    one_cell_longer,
 )
 
 READ = 200_000

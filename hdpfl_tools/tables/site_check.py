@@ -13,16 +13,16 @@ import numpy as np
 
 from hdpfl_flower.config.data_source import TABLES, DataSource
 from hdpfl_flower.data.array_targets import targets_wanted
-from hdpfl_flower.data.own_table import OwnTable, outcomes
 from hdpfl_flower.data.schema import Label, Schema
-from hdpfl_flower.data.site_data import SiteData, read_site_data
-from hdpfl_flower.data.table_reader import RawTable
-from hdpfl_flower.data.table_records import Summary, ids_of, load_rows
 from hdpfl_flower.models.task import Task
+from hdpfl_tools.tables.own_table import OwnTable, outcomes
 from hdpfl_tools.tables.screen.id_spellings import spellings
 from hdpfl_tools.tables.screen.images import about_images
 from hdpfl_tools.tables.screen.leaks import about_features
 from hdpfl_tools.tables.screen.losses import TableLosses, table_losses
+from hdpfl_tools.tables.site_data import SiteData, read_site_data
+from hdpfl_tools.tables.table_reader import RawTable
+from hdpfl_tools.tables.table_records import Summary, ids_of, load_rows
 
 MOST_UNREADABLE = 0.2
 """Share of records without a schema that may be left out for one reason."""

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.columns import Texts
-from hdpfl_flower.data.own_table import OwnTable, categories_of, outcomes
 from hdpfl_flower.data.schema import Column, EventColumn, Label, Schema
-from hdpfl_flower.data.table_reader import RawTable, Wanted, load_table
+from hdpfl_tools.tables.own_table import OwnTable, categories_of, outcomes
+from hdpfl_tools.tables.table_reader import RawTable, Wanted, load_table
 
 MOST = 12
 """Maximum distinct values of a number column that is not binned."""

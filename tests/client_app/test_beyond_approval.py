@@ -186,9 +186,10 @@ def test_a_test_that_cannot_be_done_is_not_counted(tmp_path: Path) -> None:
     assert ask(profile, terms).has_content()
     content = wire.write_instructions(terms, 1, model_of(terms_of(model="mlp:3")))
     assert code(send({"profile": str(profile)}, wire.EVALUATE, content)) == wire.FAILED
-    (tmp_path / "records.csv").rename(tmp_path / "away.csv")
+    records = tmp_path / "ledger.sqlite.records"
+    records.rename(tmp_path / "away")
     assert code(ask(profile, terms, kind=wire.EVALUATE)) == wire.FAILED
-    (tmp_path / "away.csv").rename(tmp_path / "records.csv")
+    (tmp_path / "away").rename(records)
     assert account(tmp_path).exact_answers == 0
     assert ask(profile, terms, kind=wire.EVALUATE).has_content()
 
@@ -287,8 +288,8 @@ def test_two_ends_keep_the_first_model(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("more", "entries"),
-    # The cap; of the run its plan and its end; three entries a release, of those not sent two.
-    [(ASKS_FOR_ALL, 3 + 3 * (3 + 2 + 1) + 2 * 2), (SERVER, 2 + 3 * (3 + 2))],
+    # The cap; of the run its records, plan and end; three entries a release, of those not sent two.
+    [(ASKS_FOR_ALL, 4 + 3 * (3 + 2 + 1) + 2 * 2), (SERVER, 3 + 3 * (3 + 2))],
     ids=["records", "server"],
 )
 def test_a_flood_adds_no_entry(tmp_path: Path, more: dict[str, Any], entries: int) -> None:

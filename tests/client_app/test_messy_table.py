@@ -57,8 +57,7 @@ def code(reply: Message) -> int:
 def test_the_records_of_a_run_are_those_of_a_clean_table(tmp_path: Path) -> None:
     clean, messy = make_site(tmp_path / "clean"), messy_site(tmp_path / "messy")
     found = [
-        Site(Profile.load(profile), terms_of(), None).training_records()
-        for profile in (clean, messy)
+        Site(Profile.load(profile), terms_of()).training_records() for profile in (clean, messy)
     ]
     np.testing.assert_allclose(found[1].features, found[0].features, atol=1e-6)
     np.testing.assert_array_equal(found[1].targets, found[0].targets)

@@ -77,7 +77,7 @@ def test_other_shapes_end_in_one_line_without_a_value(
 def test_labels_outside_of_the_classes_stop_no_run(tmp_path: Path, labels: np.ndarray) -> None:
     """A run that stopped there would disclose records: each of them is left out, alone."""
     profile = npz_site(tmp_path, y=labels)
-    assert not Site(Profile.load(profile), terms_of(**STATED), None).training_records().targets.size
+    assert not Site(Profile.load(profile), terms_of(**STATED)).training_records().targets.size
     assert not ask(profile, terms_of(**STATED)).has_error()
 
 

@@ -14,7 +14,7 @@ from hdpfl_flower.models.task import Task
 from hdpfl_tools.measures.clinical import How
 from hdpfl_tools.site.worth.own_measures import EVERY, measure_here
 from tests.client_app.messages import ask, make_site, terms_of
-from tests.hdpfl_flower.data.test_survival_table import TEXT
+from tests.hdpfl_tools.tables.test_survival_table import TEXT
 
 SECRET = "-77.125"
 BAD = [f"1,{SECRET},1", f"1,5,{SECRET}", "1,,1", f"{SECRET},nan,0", "1,1e999,1", "ragged"]

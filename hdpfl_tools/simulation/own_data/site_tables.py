@@ -11,10 +11,10 @@ import numpy as np
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.site_data import SiteData, read_site_data
 from hdpfl_flower.data.stated_task import stated_of
-from hdpfl_flower.data.table_reader import Redacted
 from hdpfl_flower.errors import DataError
+from hdpfl_tools.tables.site_data import SiteData, read_site_data
+from hdpfl_tools.tables.table_reader import Redacted
 
 FORMATS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet"}
 LEAST = 5

@@ -6,10 +6,10 @@ never do.
 
 from __future__ import annotations
 
-from hdpfl_flower.system.lines_read import shown_on_a_terminal
 from hdpfl_flower.versions import __version__
 from hdpfl_tools.shell.later import Later
 from hdpfl_tools.shell.terminal import guarded_main, new_app
+from hdpfl_tools.tables.lines_read import shown_on_a_terminal
 
 _HERE = "hdpfl_tools.site.commands"
 COMMANDS = {
@@ -35,6 +35,11 @@ COMMANDS = {
         f"{_HERE}.approve",
         "approve",
         "Approve a run, a public file of weights, or with --to an app.",
+    ),
+    "prepare": Later(
+        f"{_HERE}.prepare",
+        "prepare",
+        "List the records prepared for runs; with a run prepare them anew, or delete them.",
     ),
     "withdraw": Later(
         f"{_HERE}.ledger",

@@ -48,8 +48,9 @@ def approve(
 ) -> None:
     """Approve a run, a public file of weights, or with --to an app.
 
-    A run: prints its terms, its price and its disclosures, and asks. The ledger records the
-    decider and the terms; other terms, or another app, wait for approval again.
+    A run: prints its terms, its price and its disclosures, reads the site's records, prints how
+    they changed, and asks. The ledger records the decider, the terms and the records that the run
+    will use; other terms, or another app, wait for approval again.
 
     Weights: copies the file to this machine's place for them and prints its digest, which
     'policy.weights' lists, and a run config names in 'start' or 'backbone'. Look at where a file

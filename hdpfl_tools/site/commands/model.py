@@ -14,13 +14,13 @@ import typer
 
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.settings import Value
-from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.errors import DataError, ProfileError
 from hdpfl_flower.measures.concordance import survival_of
 from hdpfl_flower.system.printable import csv_text, printable
 from hdpfl_tools.shell.terminal import new_app
 from hdpfl_tools.site.commands.options import ProfileOption, open_profile, write_file
 from hdpfl_tools.site.commands.texts.render import text_of
+from hdpfl_tools.tables.own_table import OwnTable
 
 if TYPE_CHECKING:
     from client_app.after_run.final_model import FinalModel
@@ -156,10 +156,10 @@ def tune(
     """
     import contextlib
 
-    from hdpfl_flower.data.site_data import read_site_data
     from hdpfl_flower.ledger.ledger import Ledger
     from hdpfl_tools.site.home_tuning import HomeTuning, tune_without_noise
     from hdpfl_tools.site.reports.ledger_view import ledger_paths
+    from hdpfl_tools.tables.site_data import read_site_data
 
     if layers not in ("head", "all"):
         raise ProfileError("'--part' must be head or all")
@@ -331,10 +331,10 @@ def _unlabelled(
     Raises:
         DataError: it cannot be read, or does not fit the model.
     """
-    from hdpfl_flower.data.images.image_folder import read_unlabelled
     from hdpfl_flower.data.schema import Schema
-    from hdpfl_flower.data.site_data import load_features
-    from hdpfl_flower.data.table_records import features_only
+    from hdpfl_tools.tables.images.image_folder import read_unlabelled
+    from hdpfl_tools.tables.site_data import load_features
+    from hdpfl_tools.tables.table_records import features_only
 
     kind = {".parquet": "parquet", ".pq": "parquet", ".npz": "npz"}.get(file.suffix.lower(), "csv")
     if not model.terms.schema_text:

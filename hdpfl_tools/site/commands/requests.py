@@ -25,6 +25,7 @@ from hdpfl_flower.monitoring.journal import plain
 from hdpfl_flower.privacy.policy import FREE_TERMS, check_policy
 from hdpfl_tools.site.commands.options import ProfileOption, open_profile
 from hdpfl_tools.site.commands.plan import cost_of, tests_of
+from hdpfl_tools.site.commands.prepare import read_shown
 from hdpfl_tools.site.commands.texts.render import quoted, text_of
 from hdpfl_tools.site.reports.ledger_view import ledger_paths, read_ledger
 from hdpfl_tools.site.reports.lifetime import RENYI, SUM
@@ -110,7 +111,8 @@ def approve_run(site: Profile, name: str, by: str, *, yes: bool) -> None:
         or the digits of its listing; the name of a run can get other terms meanwhile.
 
     Raises:
-        DataError: the request does not wait, or ``yes`` and the name of a run.
+        DataError: the request does not wait, or ``yes`` and the name of a run; or the site's
+            records cannot be read by its schema, or not be written.
         LedgerError: the run was refused, or the ledger cannot be written.
     """
     if yes and not _is_listed_as(name):
@@ -120,6 +122,8 @@ def approve_run(site: Profile, name: str, by: str, *, yes: bool) -> None:
         )
     request = find_request(site, name)
     typer.echo(request_text(site, request))
+    # Before the question: the decision is on these records.
+    reading = None if site.data is None else read_shown(site, request.terms)
     if not yes and not typer.confirm("It will use this site's records. Approve it?"):
         raise DataError("nothing was approved; for a refusal: hdpfl-site requests --refuse")
     paths = ledger_paths(site)
@@ -127,7 +131,9 @@ def approve_run(site: Profile, name: str, by: str, *, yes: bool) -> None:
         request.run_id, request.digest, request.terms.to_json(), request.app, _decider(by)
     )
     with contextlib.closing(Ledger(paths.path, paths.anchor)) as ledger:
-        ledger.approve(approval)
+        # On disk before the entry that names them.
+        records = None if reading is None else (reading.write(), reading.facts.export)
+        ledger.approve(approval, records)
     remove_request(paths.path, request)
     typer.echo(f"approved: run {quoted(request.run_id)}, under these terms and this app alone")
 
@@ -250,7 +256,12 @@ def _is_listed_as(name: str) -> bool:
 def _run_to_refuse(site: Profile, name: str, *, by_name: bool) -> str:
     """Return the name of a requested, approved or charged run."""
     account = read_ledger(site).account
-    runs = {*account.plans, *account.approved, *(key[0] for key in account.releases)}
+    runs = {
+        *account.plans,
+        *account.approved,
+        *account.records,
+        *(key[0] for key in account.releases),
+    }
     runs |= {request.run_id for request in read_requests(ledger_paths(site).path)}
     if name in runs and (by_name or not _is_listed_as(name)):
         return name

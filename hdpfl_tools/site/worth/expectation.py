@@ -21,7 +21,6 @@ from client_app.training.trainer import use_threads
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
-from hdpfl_flower.data.site_data import UnitRecords, read_unit_records
 from hdpfl_flower.engines.dpsgd import train
 from hdpfl_flower.engines.engine_choice import engine_for
 from hdpfl_flower.errors import DataError, ProfileError, TermsError
@@ -37,6 +36,7 @@ from hdpfl_tools.site.worth.candidates import HOME, Predict
 from hdpfl_tools.site.worth.comparison import ModelComparison, Question, compare, statistic_of
 from hdpfl_tools.site.worth.home_model import HomeTraining, out_of_fold, references
 from hdpfl_tools.site.worth.judgement import Progress
+from hdpfl_tools.tables.site_data import UnitRecords, read_unit_records
 
 ALONE = "alone, with this noise"
 """Name of the simulation."""

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.data.site_data import UnitRecords
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.evaluation import measures
 from hdpfl_flower.models.task import Records, Task
@@ -30,6 +29,7 @@ from hdpfl_tools.measures.clinical import Statistic
 from hdpfl_tools.site.worth.candidates import CONSTANT, HOME, Kind, Outputs, Predict, constant
 from hdpfl_tools.site.worth.comparison import statistic_of
 from hdpfl_tools.site.worth.constant import constant_outputs
+from hdpfl_tools.tables.site_data import UnitRecords
 
 STRENGTHS = (1.0, 0.01, 0.1, 10.0, 100.0)
 """Candidate C of a linear model, the usual one first."""

@@ -17,12 +17,12 @@ import numpy as np
 
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.data.site_data import read_unit_records
 from hdpfl_flower.errors import DataError, ProfileError
 from hdpfl_tools.site.stored_models import checked_final_model
 from hdpfl_tools.site.worth.candidates import HOME, Candidate, candidates, constant
 from hdpfl_tools.site.worth.comparison import ModelComparison, Question, compare, statistic_of
 from hdpfl_tools.site.worth.home_model import HomeTraining, Tick, home_predictor, references
+from hdpfl_tools.tables.site_data import read_unit_records
 
 Progress = Callable[[str, int], AbstractContextManager[Tick]]
 """Title and number of ticks → a context of the function to call at each tick."""

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from hdpfl_flower.config.data_source import TABLES, DataSource
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.site_data import UnitRecords, read_unit_records
 from hdpfl_flower.errors import DataError, ProfileError
 from hdpfl_flower.models.task import Task
 from hdpfl_tools.measures.clinical import How, Measured, Outputs, Targets, measure
+from hdpfl_tools.tables.site_data import UnitRecords, read_unit_records
 from hdpfl_tools.tables.subgroups import read_subgroups
 
 Predict = Callable[[npt.NDArray[np.float32]], Outputs]

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from hdpfl_flower.config.data_source import OwnColumn
 from hdpfl_flower.data.columns import Mask, Notation, Texts, days_in
-from hdpfl_flower.data.own_table import marked_number
-from hdpfl_flower.data.table_reader import Redacted
+from hdpfl_tools.tables.own_table import marked_number
 from hdpfl_tools.tables.screen.losses import Labels, Loss, counted, loss
+from hdpfl_tools.tables.table_reader import Redacted
 
 _TIMES = (  # noqa: SIM905 - a list of them would be a page
     "| %H:%M| %H:%M:%S|T%H:%M:%S| %H:%M:%S.%f|T%H:%M:%S.%f|T%H:%M%z|T%H:%M:%S%z|T%H:%M:%S.%f%z"

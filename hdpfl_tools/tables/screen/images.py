@@ -15,9 +15,9 @@ import numpy as np
 
 from hdpfl_flower.config.data_source import NOBODY, DataSource
 from hdpfl_flower.data.columns import file_digest
-from hdpfl_flower.data.images.image_bounds import TooLargeError, opened
-from hdpfl_flower.data.images.image_folder import in_units, listing, without_withdrawn
 from hdpfl_flower.models.task import Task
+from hdpfl_tools.tables.images.image_bounds import TooLargeError, opened
+from hdpfl_tools.tables.images.image_folder import in_units, listing, without_withdrawn
 from hdpfl_tools.tables.screen.losses import Labels, loss
 
 _KINDS = {b"DICM": "DICOM", b"n+1\0": "NIfTI", b"\x89HDF": "HDF5"}

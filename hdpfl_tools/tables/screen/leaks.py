@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.data.columns import Mask
-from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import NumberColumn, Schema
-from hdpfl_flower.data.table_reader import RawTable
+from hdpfl_tools.tables.own_table import OwnTable
 from hdpfl_tools.tables.screen.losses import Labels
+from hdpfl_tools.tables.table_reader import RawTable
 
 TELLING = 0.98
 """AUROC of one feature alone from which it is taken for the label."""

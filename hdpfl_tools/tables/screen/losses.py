@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 
 from hdpfl_flower.data.columns import Cells, Mask, Texts
-from hdpfl_flower.data.own_table import OwnTable, outcomes
 from hdpfl_flower.data.schema import Column, EventColumn, Label, NumberColumn, Schema
-from hdpfl_flower.data.table_reader import RawTable, Redacted
-from hdpfl_flower.data.table_records import Summary, encode_column, event_of, is_time, outcomes_of
+from hdpfl_tools.tables.own_table import OwnTable, outcomes
 from hdpfl_tools.tables.screen.lost_rows import (
     Ints,
     LostRow,
@@ -27,6 +25,8 @@ from hdpfl_tools.tables.screen.lost_rows import (
     lost_rows,
     one_cell_longer,
 )
+from hdpfl_tools.tables.table_reader import RawTable, Redacted
+from hdpfl_tools.tables.table_records import Summary, encode_column, event_of, is_time, outcomes_of
 
 WARNED, MOST = 0.01, 0.2
 """Shares of lost rows, or of a column's cells, from which they are a warning and an error."""

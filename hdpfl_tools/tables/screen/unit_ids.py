@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.columns import Notation, Texts
-from hdpfl_flower.data.images.image_folder import listing
-from hdpfl_flower.data.own_table import OwnTable
-from hdpfl_flower.data.table_reader import load_table
 from hdpfl_flower.errors import DataError
+from hdpfl_tools.tables.images.image_folder import listing
+from hdpfl_tools.tables.own_table import OwnTable
+from hdpfl_tools.tables.table_reader import load_table
 
 
 def read_alike(source: DataSource, typed: Sequence[bytes]) -> list[bytes]:

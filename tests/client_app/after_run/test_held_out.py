@@ -20,8 +20,8 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
-from hdpfl_flower.data.site_data import SiteData, read_site_data
 from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_tools.tables.site_data import SiteData, read_site_data
 from tests.client_app.messages import CLIENT_NOISE, ask, make_site, terms_of, terms_with_test
 
 ROWS = [f"{20 + i},{i % 10},{'yes' if i % 3 else 'no'}" for i in range(61)]

@@ -142,7 +142,7 @@ def without_privacy(folder: Path, **more: Any) -> Path:
 
 
 def test_it_counts_the_scores_of_the_held_out_records_alone(tmp_path: Path) -> None:
-    from hdpfl_flower.data.site_data import read_site_data
+    from hdpfl_tools.tables.site_data import read_site_data
 
     profile, terms = without_privacy(tmp_path, **HELD_OUT), terms_of(**SHARE)
     ask(profile, terms)
@@ -224,7 +224,7 @@ def test_a_policy_can_forbid_it(tmp_path: Path, caplog: pytest.LogCaptureFixture
 def test_data_that_cannot_be_read_costs_no_release(tmp_path: Path) -> None:
     profile, terms = make_site(tmp_path, **HELD_OUT), terms_of(**SHARE)
     ask(profile, terms)
-    (tmp_path / "records.csv").unlink()
+    (tmp_path / "ledger.sqlite.records").rename(tmp_path / "away")
     assert code(asked(profile, terms)) == wire.FAILED
     assert kinds(tmp_path) == {(1, "update"): "sent"}
 

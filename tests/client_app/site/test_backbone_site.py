@@ -120,6 +120,8 @@ def test_outputs_are_computed_once_a_run_and_kept_encrypted(tmp_path: Path, dige
     # Other records, or another key, are not those kept.
     records = tmp_path / "records.csv"
     records.write_text(records.read_text().replace("20,0,no", "21,0,no"))
+    done = CliRunner().invoke(app, ["prepare", "run-1", "--yes", "--profile", str(profile)])
+    assert done.exit_code == 0, done.output
     assert ask(profile, asked, 3, memory) is None
     assert len(seen) > before
     before = len(seen)

@@ -86,7 +86,8 @@ def test_an_approved_run_trains_and_the_request_shows_what_was_asked(profile: Pa
     approve(profile, terms)
     assert ask(profile, terms, 0, wire.JOIN).has_content()
     assert ask(profile, terms).has_content()
-    assert entries(profile) == ["cap", "approved", "plan", "reserved", "sealed", "sent"]
+    decided = ["cap", "approved", "records"]
+    assert entries(profile) == [*decided, "plan", "reserved", "sealed", "sent"]
 
 
 @pytest.mark.parametrize(

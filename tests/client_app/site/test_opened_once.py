@@ -16,10 +16,13 @@ import pytest
 from flwr.app import RecordDict
 
 from client_app import app as app_module
+from client_app.site import prepared_records
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.data import run_task, site_data
+from hdpfl_flower.data import run_task
 from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_tools.site.approval.preparation import bind_run
+from hdpfl_tools.tables import site_data
 from tests.client_app.messages import ask, make_site, model_of, send, terms_of, terms_with_test
 from tests.client_app.training.test_client_level import SERVER, noising, trusting
 from tests.client_app.training.test_private_choice import choosing, says_no, says_yes
@@ -75,7 +78,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    for name, function in {"task": run_task.task_for, "records": site_data.read_site_data}.items():
+    opened_by = {
+        "task": run_task.task_for,
+        "records": prepared_records.read_prepared,
+        "export": site_data.stored_site_data,
+    }
+    for name, function in opened_by.items():
         wrapped = counted(name, function)
         for module in list(sys.modules.values()):
             for attribute, value in list(vars(module).items()):
@@ -91,6 +99,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_one_message_opens_everything_once(tmp_path: Path, calls: Counter[str], case: str) -> None:
     make, kind, content = ASKED[case]
     config = {"profile": str(make(tmp_path))}
+    terms = wire.read_instructions(content).terms
+    bind_run(Profile.load(Path(config["profile"])), terms)
     calls.clear()  # the site's own making opens its ledger
     reply = send(config, kind, content)
     assert reply.has_content(), reply.error
@@ -115,7 +125,7 @@ def test_a_refusal_parses_once_reads_no_record(tmp_path: Path, calls: Counter[st
     calls.clear()
     reply = send(config, wire.TRAIN, content)
     assert reply.error.code == wire.DECLINED
-    assert (calls["profile"], calls["records"]) == (1, 0)
+    assert (calls["profile"], calls["records"], calls["export"]) == (1, 0, 0)
     assert (
         app_module.refusals.read_refusals(tmp_path / "ledger.sqlite").counts["declined", "terms"]
         == 1

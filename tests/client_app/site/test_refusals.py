@@ -39,7 +39,8 @@ def test_every_refusal_is_counted_under_its_reason(tmp_path: Path) -> None:
     ):
         assert ask(profile, terms, server_round).error.code == wire.DECLINED
     (tmp_path / "records.csv").unlink()
-    assert ask(profile, terms_of(rounds=2), 2).error.code == wire.FAILED
+    unprepared = terms_of(rounds=2, **{"run-id": "another"})
+    assert ask(profile, unprepared).error.code == wire.FAILED
     content = wire.write_instructions(terms_of(), 1, model_of(terms_of()))
     del content["instructions"]
     assert send({"profile": str(profile)}, wire.TRAIN, content).error.code == wire.FAILED

@@ -16,15 +16,16 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.data.run_task import task_for
-from hdpfl_flower.data.site_data import read_site_data, read_unit_records
 from hdpfl_flower.errors import LedgerError
 from hdpfl_flower.ledger import withdrawals
 from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.models.task import Task
 from hdpfl_tools.simulation.own_data.site_tables import table_sources
 from hdpfl_tools.site.commands.options import open_profile
 from hdpfl_tools.site.worth.own_measures import source_of
 from hdpfl_tools.tables.site_check import check_site_data
+from hdpfl_tools.tables.site_data import read_site_data, read_unit_records
 from tests.client_app.messages import (
     SCHEMA,
     ask,
@@ -157,8 +158,8 @@ def test_parquet_ids_of_any_type_are_the_ids_of_a_csv(tmp_path: Path) -> None:
         columns = {"patient": ids.cast(kind), "age": [1, 2, 3, 4], "dose": [1, 2, 3, 4],
                    "sick": ["yes", "no", "no", "yes"]}  # fmt: skip
         parquet.write_table(pa.table(columns), tmp_path / "records.parquet")
-        records = Site(Profile.load(path), terms).training_records()
-        assert len(records) == 2, kind
+        site = Site(Profile.load(path), terms.updated(run_id=f"run-{kind}"))
+        assert len(site.training_records()) == 2, kind
 
 
 def test_image_folders_of_a_person_are_not_opened(tmp_path: Path) -> None:
@@ -279,18 +280,26 @@ def test_another_column_of_ids_needs_its_own_ids(tmp_path: Path) -> None:
     table = (tmp_path / "records.csv").read_text()
     (tmp_path / "records.csv").write_text(table.replace("patient,", "person,"))
     with pytest.raises(LedgerError, match="2 units withdrew their consent, 0 of"):
-        Site(Profile.load(path), terms).training_records()
+        Site(Profile.load(path), terms.updated(run_id="run-2")).training_records()
     withdraw(tmp_path, b"7", b"12", column="person")
-    assert len(Site(Profile.load(path), terms).training_records()) == 28
+    for run in ("run-1", "run-2"):
+        site = Site(Profile.load(path), terms.updated(run_id=run))
+        assert len(site.training_records()) == 28
 
 
 def test_arrays_without_ids_are_not_read_once_a_person_withdrew(tmp_path: Path) -> None:
     path = site_with_ids(tmp_path)
     withdraw(tmp_path, b"7")
-    source = open_profile(path).data
-    assert source is not None
-    arrays = DataSource(format="npz", path=tmp_path / "x.npz").without(source.withdrawn)
+    paths = open_profile(path).ledger
+    assert paths is not None
+    arrays = DataSource(format="npz", path=tmp_path / "x.npz").without(
+        lambda: withdrawals.withdrawn_by(
+            withdrawals.account_at(paths), arrays, tmp_path / "ledger.sqlite"
+        )
+    )
     np.savez(tmp_path / "x.npz", x=np.ones((3, 2)), y=np.array([0, 1, 1]))
+    with pytest.raises(LedgerError, match="and without 'data"):
+        read_site_data(arrays, Task.classification((2,), 2), "")
     held = Site(Profile.load(path), terms_of())
     npz = held.profile.model_copy(update={"data": arrays})
     with pytest.raises(LedgerError, match="and without 'data"):
@@ -299,14 +308,23 @@ def test_arrays_without_ids_are_not_read_once_a_person_withdrew(tmp_path: Path) 
 
 
 def test_a_withdrawal_taken_back_lets_the_person_in(tmp_path: Path) -> None:
+    """Of records in a prepared file from the next message on, else from the next file on."""
     path, terms = site_with_ids(tmp_path), terms_of(schema=WITH_ID)
+
+    def used(run: str) -> int:
+        site = Site(Profile.load(path), terms.updated(run_id=run))
+        return len(site.training_records())
+
+    assert used("before") == 30
     assert withdraw(tmp_path, b"7", b"12", b"unknown") == 3
     assert withdraw(tmp_path, b"7") == 0
-    assert len(Site(Profile.load(path), terms).training_records()) == 28
+    assert (used("before"), used("after")) == (28, 28)
     assert withdraw(tmp_path, b"7", b"8", note=withdrawals.undo) == 1
-    assert len(Site(Profile.load(path), terms).training_records()) == 29
+    assert (used("before"), used("after"), used("later")) == (29, 28, 29)
     assert withdraw(tmp_path, b"12", b"unknown", note=withdrawals.undo) == 2
     (tmp_path / "ledger.sqlite.withdrawal-key").unlink()
-    assert len(Site(Profile.load(path), terms).training_records()) == 30
-    assert withdraw(tmp_path, b"7") == 1  # under a new key
-    assert len(Site(Profile.load(path), terms).training_records()) == 29
+    assert (used("before"), used("last")) == (30, 30)
+    assert withdraw(tmp_path, b"7") == 1  # under the new key of the last preparation
+    assert used("last") == 29
+    with pytest.raises(LedgerError, match="another key"):
+        used("before")

@@ -14,13 +14,14 @@ from client_app.site.site import Site
 from client_app.training.trainer import engine_at
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.table_records import read_table
 from hdpfl_flower.engines.engine_choice import engine_for
 from hdpfl_flower.engines.engines import Engine
 from hdpfl_flower.errors import Declined, HDPFLError
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.policy import check_policy
+from hdpfl_tools.tables.table_records import read_table
 from tests.client_app.messages import SCHEMA, ask, make_site, terms_of
 from tests.client_app.site.test_guards_by_noise import change, code_of, kinds
 
@@ -28,6 +29,7 @@ CLIP_NORM = 1e-3
 HEADER = "ward,patient,age,dose,sick"
 ROWS = [("a", "p", "yes"), ("a", "q", "no"), ("a", "p", "no"), ("b", "r", "yes"), ("c", "s", "no")]
 """Two patients of ward 'a' whose gradients are opposite: one in the place of the other is 2 C."""
+NUMBERS = itertools.count()
 ONE_UNIT = 1 + 1e-5
 """What an engine guarantees, in C (``hdpfl_flower/engines/engines.py``)."""
 
@@ -49,6 +51,11 @@ def site_with(folder: Path, own: str, holdout: float = 0.0) -> Path:
         change(profile, 'path = "records.csv"', f'path = "records.csv"\nid = "{own}"')
     write_rows(folder, ROWS)
     return profile
+
+
+def site_of(profile: Profile, run: RunTerms) -> Site:
+    """Return the site of a new run, which reads the table as it is now."""
+    return Site(profile, run.updated(run_id=f"run-{next(NUMBERS)}"))
 
 
 def clipped_sum(records: Records, engine: Engine | None = None) -> np.ndarray:
@@ -77,13 +84,13 @@ def largest_move(folder: Path, own: str, schema: str, holdout: float = 0.0) -> f
     run = terms_of(schema=schema)
     try:
         check_policy(profile, run)
-        whole = clipped_sum(Site(profile, run).training_records())
+        whole = clipped_sum(site_of(profile, run).training_records())
     except HDPFLError:
         return None
     moves = []
     for unit in units(ROWS, own):
         write_rows(folder, [row for i, row in enumerate(ROWS) if i not in unit])
-        without = clipped_sum(Site(profile, run).training_records())
+        without = clipped_sum(site_of(profile, run).training_records())
         moves.append(float(np.linalg.norm(whole - without)))
     return max(moves)
 
@@ -124,7 +131,7 @@ def test_a_patients_rows_move_the_sum_by_c(tmp_path: Path, most: int, order: str
 
     def sums(some: list[tuple[str, str, str]]) -> list[np.ndarray]:
         write_rows(tmp_path, some)
-        site = Site(profile, run)
+        site = site_of(profile, run)
         engine, _ = engine_at(profile, "logreg", site.task, "cpu")
         return [clipped_sum(site.training_units(), engine), clipped_sum(site.training_records())]
 
@@ -163,7 +170,7 @@ def test_which_side_of_the_holdout_is_a_units_own_affair(tmp_path: Path, own: st
     def held_out(some: list[tuple[str, str, str, str]]) -> set[float]:
         lines = [f"{ward},{patient},{age},5,{sick}" for ward, patient, sick, age in some]
         (tmp_path / "records.csv").write_text("\n".join([HEADER, *lines, ""]))
-        test = Site(profile, run).test_records()
+        test = site_of(profile, run).test_records()
         assert test is not None
         return set(test.features[:, 0].tolist())
 

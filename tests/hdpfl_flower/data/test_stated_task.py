@@ -12,7 +12,7 @@ from hdpfl_flower.data import stated_task
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import DataError, TermsError
 from hdpfl_flower.models.task import Task
-from tests.hdpfl_flower.data.test_site_data import read_npz
+from tests.hdpfl_tools.tables.test_site_data import read_npz
 
 
 def stated(**keys: object) -> Task:

@@ -13,10 +13,10 @@ import torch
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.run_task import task_for
-from hdpfl_flower.data.site_data import read_site_data
 from hdpfl_flower.engines.engines import Engine
 from hdpfl_flower.models.evaluation import count_correct
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_tools.tables.site_data import read_site_data
 from tests.hdpfl_flower.engines.hostile import in_the_gap, set_gates
 from tests.hdpfl_flower.engines.oracle import (
     TOLERANCE,

@@ -14,9 +14,7 @@ import numpy as np
 import pytest
 import typer
 
-from hdpfl_flower.data.images.image_folder import read_images
 from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.table_records import read_table
 from hdpfl_flower.engines.engine_choice import engine_for
 from hdpfl_flower.errors import InstallationError
 from hdpfl_flower.models.networks import import_torchvision
@@ -28,6 +26,8 @@ from hdpfl_tools.shell.prometheus import Exporter
 from hdpfl_tools.simulation.scenarios.partitions import split
 from hdpfl_tools.site.commands import COMMANDS as SITES
 from hdpfl_tools.site.commands import app as hdpfl_site
+from hdpfl_tools.tables.images.image_folder import read_images
+from hdpfl_tools.tables.table_records import read_table
 from server_app.plots import check_pictures, plot_panels, plot_run, why_no_picture
 
 LINES = {

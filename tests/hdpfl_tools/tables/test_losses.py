@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from hdpfl_flower.config.data_source import DataSource
-from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.table_reader import load_table
-from hdpfl_flower.data.table_records import read_table
+from hdpfl_tools.tables.own_table import OwnTable
 from hdpfl_tools.tables.screen.losses import TableLosses, table_losses
 from hdpfl_tools.tables.site_check import about_losses, check_site_data
+from hdpfl_tools.tables.table_reader import load_table
+from hdpfl_tools.tables.table_records import read_table
 
 SCHEMA_TEXT = """
 [label]

@@ -13,7 +13,7 @@ import pytest
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.schema import Schema
 from hdpfl_tools.tables import site_check
-from tests.hdpfl_flower.data.test_site_data import SECRET, TABLE, TEXT, WITH_ID, source, write_csv
+from tests.hdpfl_tools.tables.test_site_data import SECRET, TABLE, TEXT, WITH_ID, source, write_csv
 from tests.test_architecture import imported, sources
 
 

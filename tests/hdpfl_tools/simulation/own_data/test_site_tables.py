@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from hdpfl_flower.config.data_source import DataSource
-from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import NumberColumn, Schema, schema_text
-from hdpfl_flower.data.site_data import read_site_data
-from hdpfl_flower.data.table_reader import load_table
 from hdpfl_tools.simulation.own_data.site_tables import table_sources, write_federation
 from hdpfl_tools.site.commands.schema import schema as schema_command
 from hdpfl_tools.tables.mock_table import mock_table
+from hdpfl_tools.tables.own_table import OwnTable
 from hdpfl_tools.tables.screen.losses import table_losses
-from tests.hdpfl_flower.data.test_survival_table import TEXT as SURVIVAL
+from hdpfl_tools.tables.site_data import read_site_data
+from hdpfl_tools.tables.table_reader import load_table
 from tests.hdpfl_tools.site.commands.conftest import PROFILE, SCHEMA
+from tests.hdpfl_tools.tables.test_survival_table import TEXT as SURVIVAL
 
 
 def table(rows: int, start: int = 0) -> str:

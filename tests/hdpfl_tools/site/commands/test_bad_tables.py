@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.data import csv_lines
+from hdpfl_tools.tables import csv_lines
 from tests.client_app.messages import ask
 from tests.hdpfl_tools.site.commands.conftest import SiteFolder
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from hdpfl_flower.data.run_task import task_for
-from hdpfl_flower.data.site_data import read_site_data
 from hdpfl_flower.measures.concordance import concordance, risk_of
 from hdpfl_flower.models.evaluation import predict
+from hdpfl_tools.tables.site_data import read_site_data
 from tests.hdpfl_tools.site.commands.test_model import keep
 from tests.hdpfl_tools.site.commands.test_predict import without_schema
 

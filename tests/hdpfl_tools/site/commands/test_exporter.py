@@ -61,7 +61,9 @@ def test_a_site_after_a_run_shows_every_series(tmp_path: Path) -> None:
         ("refused_requests_total", "declined", "budget"): 0,
     }  # fmt: skip
     assert {key: found.get(key) for key in expected} == expected
-    assert found["ledger_entries",] == 8  # the cap, the plan, two of reserved, sealed and sent
+    assert (
+        found["ledger_entries",] == 9
+    )  # the cap, records, the plan, two of reserved, sealed and sent
 
 
 def test_a_ledger_that_does_not_bear_out_is_told_and_its_numbers_are_not(

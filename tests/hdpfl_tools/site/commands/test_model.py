@@ -29,13 +29,13 @@ from client_app.site.site import Site
 from client_app.training.ditto import kept_personal_path
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
-from hdpfl_flower.data.site_data import read_site_data
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model
 from hdpfl_tools.site.commands.model import LABELS
 from hdpfl_tools.site.home_tuning import home_tuned_path
 from hdpfl_tools.site.stored_models import checked_final_model
 from hdpfl_tools.site.worth.candidates import candidates
+from hdpfl_tools.tables.site_data import read_site_data
 
 TRAINING = {"training": '{"round": 3, "kind": "kept"}'}
 """Metadata of a personal model that Ditto trained without noise."""

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hdpfl_flower.data.run_task import task_for
-from hdpfl_flower.data.site_data import read_site_data
 from hdpfl_tools.site.worth.comparison import NOT_WORTH, WORTH
 from hdpfl_tools.site.worth.home_model import home_predictor
+from hdpfl_tools.tables.site_data import read_site_data
 from tests.hdpfl_tools.site.commands.test_model import keep
 
 HELD_OUT = ('path = "records.csv"', 'path = "records.csv"\nholdout = 0.5')

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from hdpfl_flower.data.site_data import UnitRecords
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.evaluation import measures
 from hdpfl_flower.models.task import Records, Task, survival_targets
@@ -21,6 +20,7 @@ from hdpfl_tools.site.worth.home_model import (
     home_predictor,
     references,
 )
+from hdpfl_tools.tables.site_data import UnitRecords
 
 SITES = [(80, 8, -2.0), (240, 8, -1.5), (240, 20, 0.0), (600, 30, -2.0)]
 """Records, features, and an offset that makes the label unequal."""

@@ -1,7 +1,7 @@
 """Columns of cells from a CSV or Parquet file of any content.
 
 A CSV is read as RFC 4180 says: a line ends at LF or CR LF, and a cell in quotes may hold line ends;
-:mod:`hdpfl_flower.data.csv_lines` joins them to records. A record that RFC 4180 cannot read is
+:mod:`hdpfl_tools.tables.csv_lines` joins them to records. A record that RFC 4180 cannot read is
 tried again with a backslash before the quotes in a cell, as MySQL and Spark write them. Every
 encoding that a profile may name decodes a line independently of the lines before it.
 """
@@ -26,8 +26,8 @@ from hdpfl_flower.data.columns import (
     plain,
     row_digest,
 )
-from hdpfl_flower.data.csv_lines import forms, records_in
 from hdpfl_flower.errors import DataError
+from hdpfl_tools.tables.csv_lines import forms, records_in
 
 DELIMITERS = (b",", b";", b"\t", b"|")
 """Delimiters tried on a header if the profile names none."""
@@ -393,7 +393,7 @@ def cut(line: bytes, delimiter: bytes) -> list[bytes]:
 
 def _load_parquet(path: Path, wanted: Sequence[Wanted], digests: bool) -> RawTable:
     """Read the schema's columns of a Parquet file."""
-    from hdpfl_flower.data.arrow_columns import read_parquet, row_digests
+    from hdpfl_tools.tables.arrow_columns import read_parquet, row_digests
 
     names: list[str] = []
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from hdpfl_flower.config.data_source import NOBODY, DataSource, OwnColumn, Withdrawn
 from hdpfl_flower.data.columns import Cells, Mask, Notation, plain, value_key
 from hdpfl_flower.data.schema import CategoryColumn, Column, EventColumn, Label, Schema
-from hdpfl_flower.data.table_reader import AS_USUAL, Form, RawTable, Redacted, Wanted
 from hdpfl_flower.errors import DataError
+from hdpfl_tools.tables.table_reader import AS_USUAL, Form, RawTable, Redacted, Wanted
 
 _ABOVE = (b">", b">=", "\u2265".encode())
 _LIMIT = re.compile(rb"(<=?|>=?|\xe2\x89\xa4|\xe2\x89\xa5) *(.*)", re.DOTALL)

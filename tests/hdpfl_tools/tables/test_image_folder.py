@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 from hdpfl_flower.config.data_source import DataSource
-from hdpfl_flower.data.site_data import SiteData, read_site_data, read_unit_records
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task
 from hdpfl_tools.tables.site_check import check_site_data
+from hdpfl_tools.tables.site_data import SiteData, read_site_data, read_unit_records
 
 SECRET = "PATIENT-123"
 IMAGES = Task.classification((1, 8, 6), 3)

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import IO, NamedTuple
 
 from hdpfl_flower.data.columns import MAX_RECORD
-from hdpfl_flower.system.lines_read import LINES_AT_A_TIME, on_lines
+from hdpfl_tools.tables.lines_read import LINES_AT_A_TIME, on_lines
 
 _BOM = b"\xef\xbb\xbf"
 _SHOWN = 100

@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from hdpfl_flower.data.array_targets import targets_of_times
 from hdpfl_flower.data.columns import Cells, Mask
-from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import CategoryColumn, Column, NumberColumn, Schema
-from hdpfl_flower.data.table_reader import RawTable, Redacted, Wanted, load_table
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Records
+from hdpfl_tools.tables.own_table import OwnTable
+from hdpfl_tools.tables.table_reader import RawTable, Redacted, Wanted, load_table
 
 
 @dataclass(frozen=True, repr=False)

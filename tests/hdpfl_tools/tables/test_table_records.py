@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.table_records import TableRead, features_only, read_table
 from hdpfl_flower.errors import DataError
+from hdpfl_tools.tables.table_records import TableRead, features_only, read_table
 from tests.hdpfl_flower.data.schema_text import TEXT
 
 SECRET = "PATIENT-123"

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.table_reader import Form
-from hdpfl_flower.data.table_records import TableRead, read_table
 from hdpfl_flower.errors import DataError
+from hdpfl_tools.tables.own_table import OwnTable
+from hdpfl_tools.tables.table_reader import Form
+from hdpfl_tools.tables.table_records import TableRead, read_table
 from tests.hdpfl_flower.data.schema_text import TEXT
-from tests.hdpfl_flower.data.test_table_records import read
+from tests.hdpfl_tools.tables.test_table_records import read
 
 SECRET = "PATIENT-123"
 WITH_ID = Schema.parse('id = "who"\n' + TEXT)

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdpfl_flower.config.data_source import DataSource
-from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.site_data import read_site_data
-from hdpfl_flower.data.table_records import TableRead, features_only, read_table
 from hdpfl_flower.errors import DataError
+from hdpfl_tools.tables.own_table import OwnTable
+from hdpfl_tools.tables.site_data import read_site_data
+from hdpfl_tools.tables.table_records import TableRead, features_only, read_table
 
 SECRET = "PATIENT-123"
 SCHEMA_TEXT = """

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.site_data import SiteData, read_site_data, read_unit_records
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task
+from hdpfl_tools.tables.site_data import SiteData, read_site_data, read_unit_records
 
 SECRET = "PATIENT-123"
 TEXT = """

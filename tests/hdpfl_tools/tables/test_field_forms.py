@@ -9,9 +9,9 @@ import pytest
 
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.columns import days_in
-from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.table_records import TableRead, read_table
+from hdpfl_tools.tables.own_table import OwnTable
+from hdpfl_tools.tables.table_records import TableRead, read_table
 from tests.hdpfl_flower.data.schema_text import TEXT
 
 SCHEMA = Schema.parse(TEXT)

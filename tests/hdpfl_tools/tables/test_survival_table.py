@@ -9,11 +9,11 @@ import pytest
 
 from hdpfl_flower.config.data_source import OwnColumn
 from hdpfl_flower.data.array_targets import targets_of_times
-from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.table_records import EARLY, read_table
 from hdpfl_flower.errors import DataError
-from tests.hdpfl_flower.data.test_site_data import write_csv
+from hdpfl_tools.tables.own_table import OwnTable
+from hdpfl_tools.tables.table_records import EARLY, read_table
+from tests.hdpfl_tools.tables.test_site_data import write_csv
 
 TEXT = """
 [label]

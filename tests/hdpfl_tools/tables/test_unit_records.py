@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from hdpfl_flower.config.data_source import DataSource
-from hdpfl_flower.data.site_data import read_site_data, read_unit_records
 from hdpfl_flower.models.task import Records
-from tests.hdpfl_flower.data.test_site_data import TABLE, TEXT, WITH_ID, source, write_csv
+from hdpfl_tools.tables.site_data import read_site_data, read_unit_records
+from tests.hdpfl_tools.tables.test_site_data import TABLE, TEXT, WITH_ID, source, write_csv
 
 
 def same(one: Records, other: Records) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +20,21 @@ import numpy.typing as npt
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.array_targets import array_in, floats_of, target_shape, targets_in
 from hdpfl_flower.data.columns import Mask, file_digest, row_digest
-from hdpfl_flower.data.images.image_folder import read_images
-from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.table_reader import Redacted
-from hdpfl_flower.data.table_records import Summary, ranks_of, read_table
 from hdpfl_flower.errors import DataError
+from hdpfl_flower.models.site_records import SiteRecords
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_tools.tables.images.image_folder import read_images
+from hdpfl_tools.tables.own_table import OwnTable
+from hdpfl_tools.tables.table_reader import Redacted
+from hdpfl_tools.tables.table_records import Summary, ranks_of, read_table
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class SiteData(Redacted):
-    """A site's records, with a summary of the reading.
+class SiteData(Redacted, SiteRecords):
+    """A site's records, with ``summary``, private counts of the reading."""
 
-    Attributes:
-        train: the records that training may use.
-        test: the profile's ``holdout`` share; None if it is 0.
-        summary: private counts, for the site alone.
-        ids: the protected unit of each training record, all different; None without ids.
-        units: as ``train``, of several records each: :func:`units_of`; None where it is one.
-    """
-
-    train: Records
-    test: Records | None
-    summary: Summary
-    ids: tuple[bytes, ...] | None
-    units: Records | None = None
+    summary: Summary = field(kw_only=True)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -91,18 +80,26 @@ def read_site_data(source: DataSource, task: Task, schema_text: str) -> SiteData
         without ids, on its stored row or file) alone: adding a record moves no other record,
         and the terms move none either. The number of records may be 0.
     """
+    return stored_site_data(source, task, schema_text).embedded(task)
+
+
+def stored_site_data(source: DataSource, task: Task, schema_text: str) -> SiteData:
+    """Return the records of ``source`` before any embedding; as :func:`read_site_data`."""
     most = source.records_per_unit
-    read = _read(source, task, schema_text, every_record=most > 1)
+    read = _as_stored(source, task.of_records, schema_text, every_record=most > 1)
     records, ids = read.records, read.ids
     if source.holdout == 0 and most == 1:
-        return SiteData(records, None, read.summary, ids)
+        return SiteData(records, ids=ids, summary=read.summary)
     out = _held_out(read, source.holdout)
     train, test = np.flatnonzero(read.first & ~out), np.flatnonzero(read.first & out)
-    units = units_of(read, ~out, most) if most > 1 else None
-    if ids is not None:
-        ids = tuple(ids[row] for row in train)
-    held_out = records.take(test) if source.holdout else None
-    return SiteData(records.take(train), held_out, read.summary, ids, units)
+    return SiteData(
+        records.take(train),
+        records.take(test) if source.holdout else None,
+        units_of(read, ~out, most) if most > 1 else None,
+        None if ids is None else tuple(ids[row] for row in train),
+        None if ids is None else tuple(ids[row] for row in test),
+        summary=read.summary,
+    )
 
 
 def units_of(read: _Read, among: Mask, most: int) -> Records:

@@ -23,14 +23,14 @@ import pytest
 from PIL import Image
 
 from hdpfl_flower.config.data_source import DataSource
-from hdpfl_flower.data import csv_lines
 from hdpfl_flower.data.columns import MAX_RECORD
-from hdpfl_flower.data.images.image_bounds import FORMATS, MAX_PIXELS, MAX_SIDE, MOST_MEMORY
-from hdpfl_flower.data.images.image_folder import _read_image
-from hdpfl_flower.data.site_data import load_arrays, read_site_data
-from hdpfl_flower.data.table_reader import Form, Wanted, lines_of, load_table
 from hdpfl_flower.models.task import Task
+from hdpfl_tools.tables import csv_lines
+from hdpfl_tools.tables.images.image_bounds import FORMATS, MAX_PIXELS, MAX_SIDE, MOST_MEMORY
+from hdpfl_tools.tables.images.image_folder import _read_image
 from hdpfl_tools.tables.site_check import check_site_data
+from hdpfl_tools.tables.site_data import load_arrays, read_site_data
+from hdpfl_tools.tables.table_reader import Form, Wanted, lines_of, load_table
 
 TASK = Task.classification((1, 8, 6), 2)
 MB = 10**6
