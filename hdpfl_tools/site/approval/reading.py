@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 START = "client_app.app"
-_OWN = "client_app"
+_BY_IMPORT = {"hdpfl_flower", "strategies", "server_app"}
+"""Packages of which imports decide; of any other all modules count: terms can name a model."""
 
 
 @dataclass(frozen=True)
@@ -105,19 +106,18 @@ class SiteFile:
     stage: int
 
 
-def site_files(files: Mapping[str, bytes], project: str = "") -> list[SiteFile]:
+def site_files(files: Mapping[str, bytes]) -> list[SiteFile]:
     """Return the files of an app that can run at a site, in the order of :data:`STAGES`.
 
     Args:
         files: content by name, as in a bundle.
-        project: package of the app's own modules, if any: terms can name them, so all count.
 
     Guarantees:
         No file is executed. A file that the imports do not reach is not listed; modules of
-        ``client_app`` and of ``project`` all are.
+        ``client_app`` and of the coordinator's own package all are.
     """
     modules = {_module(name): name for name in files if name.endswith(".py")}
-    owned = [m for m in modules if m.partition(".")[0] in {_OWN, project}]
+    owned = [m for m in modules if m.partition(".")[0] not in _BY_IMPORT]
     waiting, seen = [START, *owned], set[str]()
     while waiting:
         module = waiting.pop()

@@ -16,6 +16,7 @@ from client_app.site.app_digest import PACKAGES
 from hdpfl_flower.errors import DeploymentError, ModelError
 from hdpfl_flower.system.printable import printable
 from hdpfl_tools.site.approval.fab import ENTRY_POINTS, PROJECT, Bundle, install, read_bundle
+from hdpfl_tools.site.approval.reading import STAGES, site_files
 from hdpfl_tools.site.commands.options import ProfileOption, open_profile
 from hdpfl_tools.site.commands.requests import ByOption, approve_run
 
@@ -45,6 +46,12 @@ def approve(
         str, typer.Option(help="App: its expected SHA-256, from the coordinator.")
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    read: Annotated[
+        bool,
+        typer.Option(
+            "--read", help="App: open the files that run here, in the order of a message."
+        ),
+    ] = False,
 ) -> None:
     """Approve a run, a public file of weights, or with --to an app.
 
@@ -59,7 +66,9 @@ def approve(
     An app, bit by bit: lists the files that differ from the package installed here, and asks. Run
     it as the administrator: the user of the SuperNode must not be able to write to DIR.
     """
-    if to is not None:
+    if read:
+        typer.echo_via_pager(_reading(read_bundle(Path(what))))
+    elif to is not None:
         _approve_app(Path(what), to, sha256, yes=yes)
     elif sha256:
         raise DeploymentError("'--sha256' is of an app: add --to DIR, or leave it out for a run")
@@ -90,6 +99,9 @@ def _approve_app(app: Path, to: Path, sha256: str, *, yes: bool) -> None:
             "one is meant"
         )
     typer.echo(printable(f"{bundle.app} {bundle.version}, {len(bundle.files)} files"))
+    here = site_files(bundle.files)
+    lines = sum(file.lines for file in here)
+    typer.echo(f"of them {len(here)} can run here, {lines:,} lines; read them in order with --read")
     typer.echo(f"SHA-256 {bundle.sha256}")
     needs = ", ".join(bundle.dependencies) or "none"
     typer.echo(f"{PROJECT}: starts {ENTRY_POINTS['clientapp']} here and installs nothing; it says")
@@ -111,6 +123,19 @@ def _approve_app(app: Path, to: Path, sha256: str, *, yes: bool) -> None:
     typer.echo(f"start the SuperNode and its flower-superexec with PATH={launcher.parent}")
     if os.geteuid() != 0:
         typer.echo(f"warning: this user can change {folder}; run the SuperNode as another one")
+
+
+def _reading(bundle: Bundle) -> Iterator[str]:
+    """Yield the text of the files that run at a site, stage after stage."""
+    stage = -1
+    files = site_files(bundle.files)
+    for number, file in enumerate(files, 1):
+        if file.stage != stage:
+            stage = file.stage
+            yield f"\n\n##### {stage + 1}. {STAGES[stage].title}\n{STAGES[stage].promise}\n"
+        yield f"\n=== {number} of {len(files)}: {printable(file.name)}, {file.lines} lines\n\n"
+        for line in bundle.files[file.name].decode(errors="replace").splitlines():
+            yield f"{printable(line)}\n"
 
 
 def differences(bundle: Bundle) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import runpy
 import shutil
 import stat
@@ -272,3 +273,23 @@ def test_the_app_of_this_very_package_differs_in_nothing(this_app: bytes, tmp_pa
     found = differences(bundles.read_bundle(written(tmp_path, this_app)))
     # The installed copy of the README is as old as the installation.
     assert [line for line in found if "README.md" not in line] == []
+
+
+def test_the_files_that_run_here_are_counted_and_opened_in_order(
+    site: SiteFolder, this_app: bytes, tmp_path: Path
+) -> None:
+    app = written(tmp_path, this_app)
+    opened = site("approve", app, "--read").out
+    names = re.findall(r"^=== \d+ of \d+: (\S+), \d+ lines$", opened, re.M)
+    assert names[0].startswith("client_app/")
+    assert not [name for name in names if name.startswith(("strategies/", "server_app/"))]
+    assert opened.index("A message arrives") < opened.index("The ledger is charged")
+    counted = site("approve", app, "--to", tmp_path / "to", "--yes").out
+    assert f"of them {len(names)} can run here" in counted
+
+
+def test_a_source_cannot_write_to_the_terminal(site: SiteFolder, tmp_path: Path) -> None:
+    app = written(tmp_path, bundle(MODULE, VERSION, **{"client_app.x": b"x = '\x1b[2J'\n"}))
+    opened = site("approve", app, "--read").out
+    assert "\x1b" not in opened
+    assert "x = '\\x1b[2J'" in opened
