@@ -1,4 +1,4 @@
-"""The way of one update: which of our files run between a CSV row and the new global model.
+"""The way of one update: which of our files run between a prepared record and the new model.
 
 A reader who follows a record through the system opens these files and no others.
 """
@@ -14,8 +14,10 @@ from typing import Any
 
 from flwr.app import Message, RecordDict
 
+from client_app.site import site as site_module
 from hdpfl_flower import wire
-from hdpfl_tools.tables import site_data
+from hdpfl_flower.config.profile import Profile
+from hdpfl_tools.site.approval.preparation import bind_run
 from server_app.run.rounds import run
 from strategies.core.base import HDPStrategy
 from tests.client_app.messages import config_of, make_site, model_of, send
@@ -23,11 +25,9 @@ from tests.federation import ScriptedGrid
 
 ROOT = Path(__file__).parents[1]
 OURS = ("hdpfl_flower", "client_app", "server_app", "strategies", "hdpfl_tools")
-MOST = 44
-"""Files; 40 before a site was opened once a message, and before a round found its head once. Since
-then: the server's step, its schedule and the reported model; a site's own names, units and dates,
-the placeholders of a schema, and the path of one; the lines of a table within their bound; the
-weights of a round; devices; where this test runs alone, the form of an upload, too."""
+MOST = 39
+"""Files; 44 while a message read the table itself. Where this test runs alone, the form of an
+upload is among them, too."""
 
 
 class Files:
@@ -60,19 +60,19 @@ class Files:
 
 def from_the_row_on(files: Files, profile: Path, content: RecordDict) -> Message:
     """Return a site's reply; watch from the reading of its records to the reply."""
-    read: Callable[..., Any] = site_data.read_site_data
+    read: Callable[..., Any] = site_module.records_of_run
     watching = files.watched()
 
     def watch(*words: Any) -> Any:
         watching.__enter__()
         return read(*words)
 
-    site_data.read_site_data = watch  # type: ignore[assignment]
+    site_module.records_of_run = watch  # type: ignore[assignment]
     try:
         return send({"profile": str(profile)}, wire.TRAIN, content)
     finally:
         watching.__exit__(None, None, None)
-        site_data.read_site_data = read
+        site_module.records_of_run = read
 
 
 def test_few_files_lie_between_a_row_and_the_model(tmp_path: Path) -> None:
@@ -82,6 +82,8 @@ def test_few_files_lie_between_a_row_and_the_model(tmp_path: Path) -> None:
     )
     content = wire.write_instructions(config.terms, 1, model_of(config.terms))
     profiles = [make_site(tmp_path / name) for name in "abc"]
+    for profile in profiles:
+        bind_run(Profile.load(profile), config.terms)
     replies = [from_the_row_on(files, profile, content) for profile in profiles]
     answers = {f"site-{i}": replies[i].content for i in range(3)}
     combine = HDPStrategy.aggregate_train
@@ -99,7 +101,9 @@ def test_few_files_lie_between_a_row_and_the_model(tmp_path: Path) -> None:
     finally:
         HDPStrategy.aggregate_train = combine  # type: ignore[method-assign]
     assert len(result.rounds[0]["accepted"]) == 3
-    assert {"hdpfl_flower/engines/dpsgd.py", "hdpfl_tools/tables/table_reader.py"} <= files.found
+    ours = {"hdpfl_flower/engines/dpsgd.py", "client_app/site/prepared_records.py"}
+    assert ours <= files.found
+    assert "hdpfl_tools/tables/table_reader.py" not in files.found
     assert "strategies/averaging/fedavg.py" in after.found
     way = sorted(files.found | after.found)
     assert len(way) <= MOST, "\n".join(way)

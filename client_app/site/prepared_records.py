@@ -40,8 +40,8 @@ log = site_log()
 
 TOOL = "hdpfl_tools.site.approval.preparation"
 """Module that reads exports; no message imports it."""
-KIND = "records"
-"""Kind of prepared file that this version reads."""
+HEAD, KIND = "hdpfl", "records"
+"""Key of a file's metadata, and the kind of file that this version reads."""
 GROUPS, IDS, DIGEST_BYTES = ("train", "test", "units"), ("train.ids", "test.ids"), 32
 _DTYPES = {"F32": np.float32, "I64": np.int64, "U8": np.uint8}
 
@@ -72,16 +72,11 @@ class Facts:
     withdrawn: str
     counts: dict[str, int]
 
-    def to_json(self) -> str:
-        """Return all facts as JSON."""
-        return json.dumps(asdict(self), ensure_ascii=False, sort_keys=True)
-
     @staticmethod
-    def from_json(text: str) -> Facts:
-        """Return the facts in JSON."""
-        content = json.loads(text)
-        content["stamp"], content["unit"] = tuple(content["stamp"]), tuple(content["unit"])
-        return Facts(**content)
+    def of(content: dict[str, Any]) -> Facts:
+        """Return the facts in a head."""
+        stamp, unit = tuple(content["stamp"]), tuple(content["unit"])
+        return Facts(**{**content, "stamp": stamp, "unit": unit})
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -201,14 +196,18 @@ def read_prepared(path: Path) -> PreparedRecords:
         raise _unusable("are not there or cannot be read") from None
     if hashlib.sha256(content).hexdigest() != path.stem:
         raise _unusable("are damaged: their content is not that of their name")
-    texts, arrays = _arrays_in(content)
-    formats.RECORDS.check(int(texts["format"]))
-    if texts["kind"] != KIND:
+    try:
+        head, arrays = _content_of(content)
+        number, kind = head["format"], head["kind"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise _unusable("are in no file of safetensors with a head") from None
+    formats.RECORDS.check(number)
+    if kind != KIND:
         raise DataError(
             "the prepared records are of a kind that this version does not know: update "
             "hdpfl-flower, or prepare them anew: hdpfl-site prepare RUN"
         )
-    return PreparedRecords(Facts.from_json(texts["facts"]), arrays)
+    return PreparedRecords(Facts.of(head["facts"]), arrays)
 
 
 def _unusable(fault: str) -> DataError:
@@ -232,11 +231,17 @@ def _mapped(path: Path) -> mmap.mmap:
         os.close(descriptor)
 
 
-def _arrays_in(content: mmap.mmap) -> tuple[dict[str, str], dict[str, npt.NDArray[Any]]]:
-    """Return the texts and arrays of a file whose digest was checked."""
+def head_of(facts: Facts, kind: str = KIND, number: int = formats.RECORDS.newest) -> dict[str, str]:
+    """Return the metadata of a prepared file; of one key, so that equal files have equal bytes."""
+    head = {"format": number, "kind": kind, "facts": asdict(facts)}
+    return {HEAD: json.dumps(head, ensure_ascii=False, sort_keys=True)}
+
+
+def _content_of(content: mmap.mmap) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """Return the head and the arrays of a file whose digest was checked."""
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:start])
-    texts, arrays = header.pop("__metadata__"), {}
+    head, arrays = json.loads(header.pop("__metadata__")[HEAD]), {}
     for name, tensor in header.items():
         begin, end = tensor["data_offsets"]
         dtype = np.dtype(_DTYPES[tensor["dtype"]])
@@ -246,7 +251,7 @@ def _arrays_in(content: mmap.mmap) -> tuple[dict[str, str], dict[str, npt.NDArra
         count = (end - begin) // dtype.itemsize
         flat = np.frombuffer(content, dtype, count, start + begin)
         arrays[name] = flat.reshape(tensor["shape"])
-    return texts, arrays
+    return head, arrays
 
 
 def arrays_of(records: SiteRecords) -> dict[str, npt.NDArray[Any]]:

@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from client_app.site.prepared_records import (
-    KIND,
     Facts,
     PreparedRecords,
     arrays_of,
     files_of,
+    head_of,
     prepared_path,
     read_prepared,
     records_folder,
@@ -31,7 +31,6 @@ from client_app.site.prepared_records import (
     task_digest,
     unit_of,
 )
-from hdpfl_flower import formats
 from hdpfl_flower.config.data_source import TABLES, DataSource, keyed_digest
 from hdpfl_flower.config.profile import LedgerPaths, Profile
 from hdpfl_flower.config.terms import RunTerms
@@ -82,8 +81,7 @@ class ExportRead:
             )
             data = replace(data, ids=ids, test_ids=test_ids)
             facts = replace(facts, key=key_name(key))
-        texts = {"format": str(formats.RECORDS.newest), "kind": KIND, "facts": facts.to_json()}
-        content = safetensors.numpy.save(arrays_of(data), texts)
+        content = safetensors.numpy.save(arrays_of(data), head_of(facts))
         digest = hashlib.sha256(content).hexdigest()
         path = prepared_path(self.paths.path, digest)
         try:

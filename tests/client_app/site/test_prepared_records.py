@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -16,7 +18,7 @@ import pytest
 from flwr.app import Message
 
 from client_app.site import prepared_records
-from client_app.site.prepared_records import Facts, read_prepared
+from client_app.site.prepared_records import Facts, head_of, read_prepared
 from client_app.site.site import Site
 from hdpfl_flower import formats, wire
 from hdpfl_flower.config.data_source import Withdrawn
@@ -206,13 +208,10 @@ def test_runs_of_one_schema_share_a_file_until_the_export_changes(
 
 def rewritten(path: Path, kind: str = "records", number: int = 1) -> Path:
     """Write the records of a file in another format or kind, under its own name."""
-    import hashlib
-
     import safetensors.numpy
 
     prepared = read_prepared(path)
-    texts = {"format": str(number), "kind": kind, "facts": prepared.facts.to_json()}
-    content = safetensors.numpy.save(dict(prepared.arrays), texts)
+    content = safetensors.numpy.save(dict(prepared.arrays), head_of(prepared.facts, kind, number))
     other = path.with_name(f"{hashlib.sha256(content).hexdigest()}.safetensors")
     other.write_bytes(content)
     other.chmod(0o600)
@@ -388,10 +387,29 @@ def test_the_tool_s_output_is_never_quoted_but_its_own_errors(
     assert words in str(error.value) and "PATIENT" not in str(error.value)
 
 
-def test_facts_survive_their_json_and_show_nothing() -> None:
+def test_equal_records_make_equal_files(tmp_path: Path) -> None:
+    profile, terms = table(tmp_path)
+    account = Ledger(tmp_path / "ledger.sqlite").account()
+    for _ in range(5):
+        preparation.read_export(Profile.load(profile), terms, account).write()
+    assert len(files_in(tmp_path)) == 1
+
+
+def test_facts_survive_their_file_and_show_nothing() -> None:
     facts = Facts("a", "b", "c", (1, 2, 3), ("PATIENT-123", 2), "d", "e", "f", {"PATIENT-123": 1})
-    assert Facts.from_json(facts.to_json()) == facts
+    head = json.loads(next(iter(head_of(facts).values())))
+    assert Facts.of(head["facts"]) == facts
     assert "PATIENT" not in repr(facts)
+
+
+@pytest.mark.parametrize("content", [b"PATIENT-123", b"\x02\0\0\0\0\0\0\0{}"])
+def test_a_file_of_another_form_is_refused(tmp_path: Path, content: bytes) -> None:
+    tmp_path.chmod(0o700)
+    path = tmp_path / f"{hashlib.sha256(content).hexdigest()}.safetensors"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(DataError, match="no file of safetensors"):
+        read_prepared(path)
 
 
 def test_records_without_units_keep_their_order_and_embed_in_one_call() -> None:
