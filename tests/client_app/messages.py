@@ -15,7 +15,6 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.models.networks import arrays_of, build_model
-from hdpfl_tools.simulation.sites import InProcessContext
 
 SCHEMA = """
 [label]
@@ -117,9 +116,16 @@ def send(
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
     message = Message(content, 5, kind)
     message.metadata.__dict__["_message_id"] = "m"
-    make = InProcessContext if in_process else Context
+    kind_of_context: type[Context] = Context
+    if in_process:
+        from hdpfl_tools.simulation.sites import InProcessContext
+
+        kind_of_context = InProcessContext
     drawn = config.drawn() if config else {}
-    return app(message, make(1, 5, node_config, RecordDict() if memory is None else memory, drawn))
+    return app(
+        message,
+        kind_of_context(1, 5, node_config, RecordDict() if memory is None else memory, drawn),
+    )
 
 
 def terms_with_test(**more: Any) -> RunTerms:
