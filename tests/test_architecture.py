@@ -89,7 +89,8 @@ hdpfl_tools.site.approval: client_app.site.app_digest hdpfl_flower.config.toml_t
     hdpfl_flower.system
 hdpfl_tools.site.approval.launcher:
 hdpfl_tools.site.approval.preparation: hdpfl_flower client_app.site hdpfl_tools.tables
-hdpfl_tools.site.reports: hdpfl_flower hdpfl_tools.site.ledger_checks hdpfl_tools.measures
+hdpfl_tools.site.reports: hdpfl_flower client_app.site hdpfl_tools.site.ledger_checks
+    hdpfl_tools.measures
 hdpfl_tools.site.commands: hdpfl_flower client_app hdpfl_tools.site hdpfl_tools.shell
     hdpfl_tools.measures hdpfl_tools.tables
 hdpfl_tools.coordinator: hdpfl_flower hdpfl_tools.shell

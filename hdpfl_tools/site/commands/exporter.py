@@ -23,7 +23,7 @@ from hdpfl_flower.system.notice import send_notice
 from hdpfl_flower.system.printable import site_log
 from hdpfl_tools.shell.prometheus import Address, Exporter, keep_writing, serve_until_ended
 from hdpfl_tools.site.commands.options import ProfileOption
-from hdpfl_tools.site.site_series import SiteSeries
+from hdpfl_tools.site.reports.site_series import SiteSeries
 
 log = site_log()
 

@@ -41,27 +41,8 @@ from hdpfl_tools.site.reports.lifetime import (
     rounds_that_fit,
     spent_by_unit,
 )
+from hdpfl_tools.site.reports.signal_to_noise import signal_to_noise
 from hdpfl_tools.site.reports.units import unit_of_terms
-
-
-@dataclass(frozen=True, repr=False)
-class SignalToNoise:
-    """Signal and noise of one round's update.
-
-    Attributes:
-        std: standard deviation of the noise in each coordinate of the update, √k·η·z·C/b.
-        noise: expected length of the noise, √d·std.
-        signal: k·η·C, the largest length of an update from batches of the expected size.
-    """
-
-    std: float
-    noise: float
-    signal: float
-
-    @property
-    def ratio(self) -> float:
-        """Signal to noise; ``inf`` without noise."""
-        return self.signal / self.noise if self.noise else math.inf
 
 
 @dataclass(frozen=True, repr=False)
@@ -221,14 +202,6 @@ def _facts(run: RunTerms, cost: RunCost, size: int) -> dict[str, Any]:
         "charged": cost.charged,
         **cost.facts(),
     }
-
-
-def signal_to_noise(planned: Plan, run: RunTerms, size: int) -> SignalToNoise:
-    """Return last-round signal and noise of an update of ``size`` numbers."""
-    # The last round stands for all: the first may have batches of another size.
-    std = planned.update_noise_std(planned.rounds, run.clip_norm, run.learning_rate)
-    signal = planned.steps[-1].count * run.learning_rate * run.clip_norm
-    return SignalToNoise(std, math.sqrt(size) * std, signal)
 
 
 def ledger_view(site: Profile) -> tuple[LedgerView, list[str]]:

@@ -26,7 +26,7 @@ from hdpfl_flower.monitoring import series as metrics
 from hdpfl_tools.shell.prometheus import Address, Exporter, serve
 from hdpfl_tools.site.commands import exporter as command
 from hdpfl_tools.site.commands.exporter import check_private, read_token
-from hdpfl_tools.site.site_series import SiteSeries
+from hdpfl_tools.site.reports.site_series import SiteSeries
 from tests.client_app.messages import ask, make_site, terms_of
 from tests.hdpfl_tools.site.commands.conftest import SiteFolder
 

@@ -19,7 +19,6 @@ from hdpfl_flower.monitoring import series as metrics
 from hdpfl_flower.monitoring.series import Reading
 from hdpfl_flower.payloads import numbers_in
 from hdpfl_flower.system.printable import site_log
-from hdpfl_tools.site.commands.plan import signal_to_noise
 from hdpfl_tools.site.reports.ledger_view import (
     STATUSES,
     LedgerView,
@@ -28,6 +27,7 @@ from hdpfl_tools.site.reports.ledger_view import (
     view_of,
 )
 from hdpfl_tools.site.reports.lifetime import Amount, budget_status, runs_that_fit
+from hdpfl_tools.site.reports.signal_to_noise import signal_to_noise
 
 log = site_log()
 
