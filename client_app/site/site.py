@@ -162,6 +162,10 @@ class Site:
 
     @cached_property
     def _records(self) -> SiteRecords:
+        return self._embedded()
+
+    def _embedded(self) -> SiteRecords:
+        """Return the records of ``[data]`` as the run's model reads them."""
         task = self.task
         if task.embedding and self.profile.state:
             remembered = Remembered(task.embedding, self.memory, self.profile.state.path)

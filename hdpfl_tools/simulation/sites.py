@@ -152,8 +152,14 @@ class SimulatedSite(Site):
         seed = self.profile.simulation.seed
         return ReleaseStreams.simulated(seed, str(self.index[0]), server_round, kind)
 
+    @cached_property
+    def _records(self) -> SiteRecords:
+        if self.profile.data is not None:
+            return self._embedded()
+        return SiteRecords(*simulated_records(self.config, *self.index))  # read by any backbone
+
     def _stored(self, task: Task) -> SiteRecords:
-        """Return the drawn records, or those of ``[data]``, read anew for each message.
+        """Return the records of ``[data]``, read anew for each message.
 
         Raises:
             DataError: as ``read_site_data``.
@@ -161,7 +167,7 @@ class SimulatedSite(Site):
         """
         source, paths = self.profile.data, self.profile.ledger
         if source is None:
-            return SiteRecords(*simulated_records(self.config, *self.index))
+            raise Declined(Reason.PROFILE, "[data] is missing; say where the site's records lie")
         from hdpfl_tools.tables.site_data import stored_site_data
 
         if paths is not None:

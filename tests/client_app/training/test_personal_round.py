@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from client_app.site import site as site_module
 from client_app.site.personal_state import kept_state_path, load_state
 from client_app.work import TRAINING
 from hdpfl_flower import wire
@@ -29,6 +28,7 @@ from hdpfl_flower.models.parts import select
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.work import KINDS, Alternate, Auto
+from hdpfl_tools.simulation import sites
 from hdpfl_tools.simulation.sites import close_ledgers, simulated_records
 from tests.client_app.dying import dying
 from tests.client_app.messages import config_of, make_site, send
@@ -126,7 +126,7 @@ def test_a_record_outside_of_all_batches_shifts_the_shared_update_by_exactly_0(
         features, targets = records.features.copy(), records.targets.copy()
         features[row], targets[row] = 1.0 - features[row], (targets[row] + 1) % 10
         other = Records(features, targets)
-        monkeypatch.setattr(site_module, "simulated_records", lambda *_: (other, None))
+        monkeypatch.setattr(sites, "simulated_records", lambda *_: (other, None))
         site = parted(folder, case)
         return [site.ask(number) for number in (1, 2)], site.path.read_bytes()
 
