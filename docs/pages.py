@@ -314,9 +314,10 @@ def listed(names: Iterable[str]) -> str:
 
 
 def combinations_page() -> str:
-    """Return the parts that may follow a strategy's name, and the refused combinations."""
+    """Return the parts that may follow a strategy's name, and every need of an option."""
     import strategies
-    from strategies.composition import KEYS_REFUSED, REFUSED
+    from hdpfl_flower.config.run_config import RunConfig
+    from strategies.core.declaration import PROPERTIES
 
     parts = [
         (
@@ -327,14 +328,49 @@ def combinations_page() -> str:
         for table in strategies.PARTS
         for name, part_class in table.items()
     ]
-    why = [(r.label, re.sub(r"\{[a-z]+\}", "X", r.why)) for r in (*REFUSED, *KEYS_REFUSED)]
+    by_need: dict[tuple[str, str], list[str]] = {}
+    for option, needs in strategies.options():
+        words = f"`{option}`" if option.startswith("+") else option.replace("'", "`")
+        for name, remedy in needs.items():
+            by_need.setdefault((name, remedy), []).append(words)
+    offers = {
+        name: strategies.make_strategy(RunConfig.parse({"strategy": name})).declare()
+        for name in strategies.STRATEGIES
+        if name != "oracle-clusters"
+    }
+    lacking = {
+        name: [strategy for strategy in offers if not getattr(offers[strategy], name)]
+        for name in PROPERTIES
+    }
+    few = len(offers) // 2
     return (
         "# Combinations\n\nA strategy's name may be followed by parts: the weights, then at most "
         "one part around them, then at most one server step, such as "
         "`robust-hdp+pfa+momentum`. Each part has the settings of its own table.\n\n"
         + table(("part", "module", "what it is"), parts)
-        + "\nRefused before a run, by name:\n\n"
-        + table(("combination", "reason"), why)
+        + "\n## Needs\n\nParts, steps, guards and keys need properties of a strategy; one that "
+        "lacks one is refused before a run, by name.\n\n"
+        + table(
+            ("option", "needs", "where it is missing"),
+            [
+                (", ".join(options), PROPERTIES[name].needed, remedy)
+                for (name, remedy), options in by_need.items()
+            ],
+        )
+        + "\n## Properties\n\nThe strategies that lack a property without further keys; parts hand "
+        "on those of the weights.\n\n"
+        + table(
+            ("property", "lacking"),
+            [
+                (
+                    PROPERTIES[name].needed,
+                    ("all but " + listed(set(offers) - set(names)))
+                    if len(names) > few
+                    else listed(names) or "with some keys alone",
+                )
+                for name, names in lacking.items()
+            ],
+        )
     )
 
 

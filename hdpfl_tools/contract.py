@@ -62,7 +62,8 @@ class Subject:
     def updates(self, rows: Rows) -> RoundUpdates:
         """Return a round of clients with ``rows`` and their facts."""
         generator, strategy = np.random.default_rng(3), self.new()
-        facts = sorted(strategy.needs | strategy.welcomes)
+        offers = strategy.declare()
+        facts = sorted(offers.required_facts | offers.optional_facts)
         disclosed = {fact: generator.uniform(*FACTS[fact], len(rows)) for fact in facts}
         return RoundUpdates(1, tuple(str(i) for i in range(len(rows))), rows, disclosed)
 
@@ -171,7 +172,7 @@ def check_bits(subject: Subject) -> None:
 def check_state(subject: Subject) -> None:
     """The state can be checkpointed; a new process continues to the bit, and revises likewise."""
     first, second = subject.updates(rows_of(7)), subject.updates(rows_of(7)[::-1].copy())
-    group = np.zeros(7, np.int64) if subject.new().several_models else None
+    group = np.zeros(7, np.int64) if not subject.new().declare().one_model else None
     second = replace(second, server_round=2, group=group)
     strategy, resumed = subject.new(), subject.new()
     state, outcome = strategy.combine(strategy.initial_state(), first, RandomStream(bytes(32)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
 from strategies.averaging.ditto import Ditto
@@ -10,12 +12,14 @@ from strategies.averaging.maximum import Maximum
 from strategies.averaging.minimum import Minimum
 from strategies.averaging.trimmed_mean import TrimmedMean
 from strategies.averaging.weiavg import WeiAvg
-from strategies.composition import Combination, check_keys, compose, with_rate
+from strategies.composition import Combination, Owner
 from strategies.core.base import HDPStrategy
+from strategies.core.declaration import BARE, KEYS, Needs
+from strategies.core.kernel import Kernel
 from strategies.external import is_external, load_strategy
 from strategies.fedhdp.dp_fedavg import DPFedAvg, NonPrivate
 from strategies.fedhdp.fedhdp import FedHDP
-from strategies.fedhdp.level_averaging import LevelAveraging
+from strategies.guards.registry import GUARDS
 from strategies.multi_model.base import MultiModel
 from strategies.multi_model.ifca import IFCA
 from strategies.multi_model.late_clusters import LateClusters
@@ -40,9 +44,10 @@ from strategies.projection.public_only import PublicOnly
 from strategies.projection.random_projection import RandomProjection
 from strategies.server_step.adaptive import Adam, Yogi
 from strategies.server_step.anderson import Anderson
+from strategies.server_step.found import FoundRate
 from strategies.server_step.momentum import ServerMomentum
 from strategies.server_step.step import ServerStep, table_of
-from strategies.settings import Owner, check_settings
+from strategies.settings import check_settings
 from strategies.splitting.base import Splitting
 from strategies.splitting.fedpi import FedPi
 from strategies.splitting.fedprox import FedProx
@@ -129,6 +134,7 @@ SERVER_STEPS: dict[str, type[ServerStep]] = {
 }
 """Server steps after a ``+``, for strategies with one model."""
 
+_AROUND = {**PROJECTIONS, **CLUSTERED, **SPLITTINGS, **CONTROL_VARIATES}
 PARTS = (PROJECTIONS, CLUSTERED, SPLITTINGS, CONTROL_VARIATES, SERVER_STEPS)
 """Tables of all parts after a ``+``."""
 
@@ -137,7 +143,19 @@ SETTINGS_OWNERS = {name: owner for name, owner in _OWNERS.items() if table_of(ow
 """Owners of settings, by the name before the dot of their keys: the first of a family."""
 
 
-def check_strategy(name: str) -> type[HDPStrategy]:
+def options() -> Iterator[tuple[str, Needs]]:
+    """Yield every option of a run that needs properties of a strategy."""
+    for name, part in _AROUND.items():
+        yield f"+{name}", {**BARE, **part.needs_of_weights}
+    for name, step in SERVER_STEPS.items():
+        yield f"+{name}", step.needs
+    yield "'server-learning-rate' = 'found'", FoundRate.needs
+    for name, guard in GUARDS.items():
+        yield f"'guard' = '{name}'", guard.needs
+    yield from ((key.key, key.needs) for key in KEYS)
+
+
+def check_strategy(name: str) -> Combination:
     """Return the strategy of that name, with its parts.
 
     ``robust-hdp+pfa`` is Robust-HDP's weights with a projection, ``robust-hdp+r-dpcfl`` its weights
@@ -146,28 +164,22 @@ def check_strategy(name: str) -> type[HDPStrategy]:
     ``my_strategies:TrimmedMean`` is a class of one's own (``external.py``).
 
     Raises:
-        StrategyError: there is none, and the known ones are listed; or its parts do not go
-            together (``composition.py``).
+        StrategyError: there is none, and the known ones are listed.
+        TermsError: its parts do not go together.
     """
-    weighting, *parts = name.split("+")
+    weighting, *after = name.split("+")
     weights = _strategy_of(weighting, name)
-    if not parts:
-        return weights
-    around = {**PROJECTIONS, **CLUSTERED, **SPLITTINGS, **CONTROL_VARIATES}
-    for part in parts:
-        if part not in around and part not in SERVER_STEPS:
-            raise StrategyError(
-                f"'strategy': '{name}': after '+' write a projection, a clustering or a "
-                f"splitting: {', '.join(around)}; or a server step: {', '.join(SERVER_STEPS)}"
-            )
-    return compose(
-        Combination(
-            name,
-            weights,
-            tuple(around[part] for part in parts if part in around),
-            tuple(SERVER_STEPS[part] for part in parts if part in SERVER_STEPS),
+    parts = tuple(_AROUND[part] for part in after if part in _AROUND)
+    steps = [SERVER_STEPS[part] for part in after if part in SERVER_STEPS]
+    if len(parts) + len(steps) < len(after) or len(steps) > 1:
+        raise StrategyError(
+            f"'strategy': '{name}': after '+' write a projection, a clustering or a splitting: "
+            f"{', '.join(_AROUND)}; or one server step: {', '.join(SERVER_STEPS)}"
         )
-    )
+    combination = Combination(weights.name if not after else name, weights, parts, *steps)
+    if after:
+        Kernel(combination.build(RunConfig()), combination.step)
+    return combination
 
 
 def _strategy_of(name: str, whole: str) -> type[HDPStrategy]:
@@ -182,25 +194,17 @@ def _strategy_of(name: str, whole: str) -> type[HDPStrategy]:
 
 
 def make_strategy(config: RunConfig) -> HDPStrategy:
-    """Return the strategy that ``strategy`` names.
+    """Return the strategy that ``strategy`` names; errors as :func:`make_kernel`."""
+    return make_kernel(config).strategy
+
+
+def make_kernel(config: RunConfig) -> Kernel:
+    """Return the rounds of the strategy that ``strategy`` names, as Flower's Strategy.
 
     Raises:
-        StrategyError: as :func:`check_strategy` does; or ``noise = server`` with a strategy that
-            adds none: sites' updates would go into the model as they are.
+        StrategyError: as :func:`check_strategy` does.
+        TermsError: a setting is wrong, or a key needs a property that the strategy does not offer.
     """
-    terms = config.terms
-    strategy = check_strategy(terms.strategy)
-    check_settings(config, SETTINGS_OWNERS, running=[strategy])
-    config = with_rate(strategy, config)
-    check_keys(strategy, config)
-    if terms.noise == "server" and not issubclass(strategy, LevelAveraging):
-        raise StrategyError(
-            f"'noise' = 'server': '{terms.strategy}' adds no noise; take fedhdp or dp-fedavg, or "
-            "leave the noise to the sites"
-        )
-    if terms.choices and strategy.choice is None:
-        raise StrategyError(
-            f"'choice': '{terms.strategy}' asks for no choices, and sites would pay for them; "
-            "leave it out, or take r-dpcfl or ifca"
-        )
-    return strategy(config)
+    combination = check_strategy(config.terms.strategy)
+    check_settings(config, SETTINGS_OWNERS, running=[combination])
+    return Kernel(combination.build(combination.with_rate(config)), combination.step)

@@ -16,18 +16,15 @@ from hdpfl_flower.config.settings import PREFIX
 from hdpfl_flower.config.tables import Row, flat_rows, rows_of
 from hdpfl_flower.config.validation import hint
 from hdpfl_flower.errors import TermsError
-from strategies.core.base import HDPStrategy, parts_of, table_of
-from strategies.server_step.step import ServerStep
-
-Owner = type[HDPStrategy] | type[ServerStep]
-"""Owner of settings in a run config: a strategy or server step."""
+from strategies.composition import Combination, Owner
+from strategies.core.base import table_of
 
 
 def check_settings(
     config: RunConfig,
     owners: Mapping[str, Owner],
     *,
-    running: Iterable[type[HDPStrategy]],
+    running: Iterable[Combination],
 ) -> None:
     """Refuse unknown settings and settings of strategies not running.
 
@@ -41,7 +38,7 @@ def check_settings(
     Raises:
         TermsError: names the key, and the nearest right one or the strategies that run.
     """
-    parts = [(strategy, part) for strategy in running for part in parts_of(strategy)]
+    parts = [(strategy, part) for strategy in running for part in strategy.owners]
     counting = {table_of(part): strategy.name for strategy, part in parts}
     running_owners = {table_of(part): part for _, part in parts}  # of users' own, in no table
     owners = {**running_owners, **owners}
@@ -61,14 +58,14 @@ def check_settings(
             )
 
 
-def with_own_settings(config: RunConfig, running: type[HDPStrategy]) -> RunConfig:
+def with_own_settings(config: RunConfig, running: Combination) -> RunConfig:
     """Return the configuration with its strategy's settings, no others.
 
     Raises:
         TermsError: one of its settings is wrong.
     """
     tables = {}
-    for part in parts_of(running):
+    for part in running.owners:
         name = table_of(part)
         settings = part.settings_type.parse(config.settings.get(name, {}), f"{name}.").as_config()
         if settings:
@@ -82,7 +79,7 @@ def setting_rows(owners: Mapping[str, Owner]) -> Iterator[Row]:
         yield from rows_of(name, owner.settings_type, f"{name}.")
 
 
-def assigned(pairs: Iterable[str], running: Iterable[type[HDPStrategy]]) -> dict[str, object]:
+def assigned(pairs: Iterable[str], running: Iterable[Combination]) -> dict[str, object]:
     """Return the run config keys of ``KEY=VALUE`` texts, values as TOML has them.
 
     A bare word is a text, and so is a number where the key asks for a text. A setting of a strategy
@@ -91,7 +88,7 @@ def assigned(pairs: Iterable[str], running: Iterable[type[HDPStrategy]]) -> dict
     Raises:
         TermsError: a pair has no ``=``.
     """
-    parts = {table_of(part): part for strategy in running for part in parts_of(strategy)}
+    parts = {table_of(part): part for strategy in running for part in strategy.owners}
     rows = list(setting_rows(parts))
     texts = {row.key for row in (*flat_rows(), *rows) if row.type == "text"}
     values: dict[str, object] = {}

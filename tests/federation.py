@@ -16,8 +16,8 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_tools.simulation.in_process.grid import LocalGrid
-from strategies import check_strategy, make_strategy
-from strategies.core.base import parts_of, table_of
+from strategies import check_strategy, make_kernel
+from strategies.core.base import table_of
 from strategies.core.checks import read_checked
 
 NEEDED: dict[str, dict[str, object]] = {
@@ -37,7 +37,7 @@ def weighing(name: str, weights: str) -> dict[str, str]:
     """Return the settings that give FedAvg these weights, wherever ``name`` has it as a part."""
     return {
         f"{table_of(part)}.weights": weights
-        for part in parts_of(check_strategy(name))
+        for part in check_strategy(name).owners
         if "weights" in part.settings_type.keys()  # noqa: SIM118 - no dictionary
     }
 
@@ -54,13 +54,13 @@ def sends(update: npt.NDArray[np.float32]) -> Site:
 
 def first_updates(grid: LocalGrid, terms: RunConfig) -> dict[str, npt.NDArray[np.float32]]:
     """Return what each site of ``grid`` sends in round 1."""
-    strategy = make_strategy(terms)
+    kernel = make_kernel(terms)
     model = arrays_of(build_model(terms.terms.model, task_for(terms.terms), terms.simulation.seed))
     record = wire.write_model(model)
-    messages = list(strategy.configure_train(1, record, ConfigRecord(), grid))
+    messages = list(kernel.configure_train(1, record, ConfigRecord(), grid))
     replies = list(grid.send_and_receive(messages))
     size = sum(array.size for array in model.values())
-    return {s: read_checked(r, size).copy() for s, r in strategy.messages.match(replies)}
+    return {s: read_checked(r, size).copy() for s, r in kernel.messages.match(replies)}
 
 
 class ScriptedGrid(LocalGrid):

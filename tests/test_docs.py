@@ -237,10 +237,10 @@ def test_an_example_keeps_its_contract(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(str(tmp_path))
     name = "strategy_of_the_page:InverseLength"
     assert [(check, wrong) for check, wrong in run_contract(name) if wrong] == []
-    strategy = make_strategy(RunConfig.parse({"strategy": name, "inverse-length.scale": 5.0}))
+    strategy = make_strategy(RunConfig.parse({"strategy": name}))
     rows = RoundUpdates(1, ("a", "b"), np.array([[3, 4], [6, 8]], np.float32))
     _, outcome = strategy.combine(strategy.initial_state(), rows, RandomStream(bytes(32)))
-    assert outcome.weights == pytest.approx([0.6, 0.4])
+    assert outcome.weights == pytest.approx([11 / 17, 6 / 17])
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_tools.site.approval.preparation import bind_run
 from server_app.run.rounds import run
-from strategies.core.base import HDPStrategy
+from strategies.core.kernel import Kernel
 from tests.client_app.messages import config_of, make_site, model_of, send
 from tests.federation import ScriptedGrid
 
@@ -86,20 +86,20 @@ def test_few_files_lie_between_a_row_and_the_model(tmp_path: Path) -> None:
         bind_run(Profile.load(profile), config.terms)
     replies = [from_the_row_on(files, profile, content) for profile in profiles]
     answers = {f"site-{i}": replies[i].content for i in range(3)}
-    combine = HDPStrategy.aggregate_train
+    combine = Kernel.aggregate_train
 
-    def aggregate(self: HDPStrategy, server_round: int, messages: Iterable[Message]) -> Any:
+    def aggregate(self: Kernel, server_round: int, messages: Iterable[Message]) -> Any:
         with after.watched():
             return combine(self, server_round, messages)
 
-    HDPStrategy.aggregate_train = aggregate  # type: ignore[method-assign]
+    Kernel.aggregate_train = aggregate  # type: ignore[method-assign]
     try:
         result = run(
             ScriptedGrid({name: lambda _, one=answer: one for name, answer in answers.items()}),
             config,
         )
     finally:
-        HDPStrategy.aggregate_train = combine  # type: ignore[method-assign]
+        Kernel.aggregate_train = combine  # type: ignore[method-assign]
     assert len(result.rounds[0]["accepted"]) == 3
     ours = {"hdpfl_flower/engines/dpsgd.py", "client_app/site/prepared_records.py"}
     assert ours <= files.found

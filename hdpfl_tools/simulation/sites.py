@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,29 +27,17 @@ from hdpfl_flower.config.server_terms import ServerTerms
 from hdpfl_flower.config.settings import Value
 from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.run_task import task_of
-from hdpfl_flower.errors import Declined, Reason, TermsError
+from hdpfl_flower.errors import Declined, Reason
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
 from hdpfl_flower.ledger.withdrawals import account_at, withdrawn_by
 from hdpfl_flower.models.networks import is_user_code
 from hdpfl_flower.models.site_records import SiteRecords
-from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.models.task import Task
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.system.paths import available_cores, runs_dir
-from hdpfl_flower.work.backbone import Backbone
+from hdpfl_tools.simulation.drawn_records import simulated_records, sizes_of
 from hdpfl_tools.simulation.in_memory_ledger import SimulatedLedger
-from hdpfl_tools.simulation.own_data.dataset import (
-    OwnSource,
-    load_own_dataset,
-    own_source,
-    read_dataset,
-)
-from hdpfl_tools.simulation.scenarios.budgets import draw_batch_sizes, draw_epsilons
-from hdpfl_tools.simulation.scenarios.groups import parse_groups, seen_by
-from hdpfl_tools.simulation.scenarios.partitions import rows_of_sites
-
-_TEST_EVERY = 5
-
+from hdpfl_tools.simulation.scenarios.budgets import draw_epsilons
 
 Trained = dict[tuple[str, str], npt.NDArray[np.float32]]
 """Ends of local SGD, or noisy updates, shape ``(d,)``, by request digest and purpose."""
@@ -88,17 +75,30 @@ class InProcessContext(SiteContext):
         return open_simulated(self, terms, profile)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Place of a site among the partitions of a data set.
+
+    Attributes:
+        index: its partition, from 0.
+        number: of partitions.
+    """
+
+    index: int
+    number: int
+
+
 @dataclass(frozen=True, repr=False)
 class SimulatedSite(Site):
     """A site of a simulation: drawn, seeded, with a ledger in its run's folder.
 
     Attributes:
-        index: its partition and the number of partitions.
+        place: its partition, among others.
         config: source of its draws, and the folder of its run.
         node: its context, if it lives in the server's own process; else None.
     """
 
-    index: tuple[int, int] = (0, 1)
+    place: Place = Place(0, 1)
     config: RunConfig = field(default_factory=RunConfig)
     node: InProcessContext | None = field(default=None, compare=False)
 
@@ -115,12 +115,12 @@ class SimulatedSite(Site):
     @property
     def partition(self) -> int | None:
         """Number of the site, from 0."""
-        return self.index[0]
+        return self.place.index
 
     @property
     def state_folder(self) -> Path | None:
         """Folder of the site's own files: the profile's, or that of its ledger."""
-        return super().state_folder or simulated_ledger(self.config, self.index[0]).parent
+        return super().state_folder or simulated_ledger(self.config, self.place.index).parent
 
     def tells(self, fact: str) -> bool:
         """Return whether the run's strategy reads a fact."""
@@ -141,7 +141,7 @@ class SimulatedSite(Site):
     @cached_property
     def ledger(self) -> Ledger:
         """The site's ledger, verified; raises ``LedgerError`` where it cannot be used."""
-        budget, path = self.profile.budget, simulated_ledger(self.config, self.index[0])
+        budget, path = self.profile.budget, simulated_ledger(self.config, self.place.index)
         opened = _ledger_in_memory if self.in_process else _ledger_in_file
         return opened(path, budget.epsilon, budget.delta)
 
@@ -150,13 +150,15 @@ class SimulatedSite(Site):
         if self.profile.simulation is None:
             return super().streams(server_round, kind)
         seed = self.profile.simulation.seed
-        return ReleaseStreams.simulated(seed, str(self.index[0]), server_round, kind)
+        return ReleaseStreams.simulated(seed, str(self.place.index), server_round, kind)
 
     @cached_property
     def _records(self) -> SiteRecords:
         if self.profile.data is not None:
             return self._embedded()
-        return SiteRecords(*simulated_records(self.config, *self.index))  # read by any backbone
+        return SiteRecords(
+            *simulated_records(self.config, self.place.index, self.place.number)
+        )  # read by any backbone
 
     def _stored(self, task: Task) -> SiteRecords:
         """Return the records of ``[data]``, read anew for each message.
@@ -187,10 +189,10 @@ def open_simulated(context: Context, terms: RunTerms, profile: Profile | None) -
         check_no_own_dataset(terms)
     if profile is not None and not profile.simulated:
         return Site(profile, terms, context.state)
-    index, config = node_index(context), simulated_config(context, terms)
+    place, config = place_of(context), simulated_config(context, terms)
     if profile is None:
-        profile = draw_profile(config, *index)
-    return SimulatedSite(profile, terms, context.state, index, config, node)
+        profile = draw_profile(config, place.index, place.number)
+    return SimulatedSite(profile, terms, context.state, place, config, node)
 
 
 def _under_ray() -> bool:
@@ -198,8 +200,8 @@ def _under_ray() -> bool:
     return bool(ray and ray.is_initialized())
 
 
-def node_index(context: Context) -> tuple[int, int]:
-    """Return (partition, number of partitions) of a simulated node.
+def place_of(context: Context) -> Place:
+    """Return the place of a simulated node.
 
     Raises:
         Declined: the node's configuration does not say.
@@ -211,7 +213,7 @@ def node_index(context: Context) -> tuple[int, int]:
         raise Declined(
             Reason.OTHER, "simulation: the node config needs 'partition-id' and 'num-partitions'"
         )
-    return index, number
+    return Place(index, number)
 
 
 def simulated_config(context: Context, terms: RunTerms) -> RunConfig:
@@ -236,41 +238,62 @@ def _simulation(drawn: tuple[tuple[str, Value], ...]) -> SimulationTerms:
 
 def draw_profile(config: RunConfig, index: int, number: int) -> Profile:
     """Return the seeded profile of simulated site ``index`` of ``number``."""
-    terms, sizes = config.terms, _sizes_of(config, number)
+    terms, sizes = config.terms, sizes_of(config, number)
     return _profile(
-        (float(_epsilons_of(config, number)[index]), terms.delta),
-        (int(sizes.batch_size[index]), int(sizes.records[index])),
-        config.simulation.torch_threads or _actor_cpus(),
-        config.simulation.seed,
-        # A simulated site runs on the machine of the model's author.
-        terms.model if is_user_code(terms.model) else "",
-        terms.noise == "server",
+        _Draw(
+            epsilon=float(_epsilons_of(config, number)[index]),
+            delta=terms.delta,
+            batch_size=int(sizes.batch_size[index]),
+            records=int(sizes.records[index]),
+            threads=config.simulation.torch_threads or _actor_cpus(),
+            seed=config.simulation.seed,
+            # A simulated site runs on the machine of the model's author.
+            model=terms.model if is_user_code(terms.model) else "",
+            trusts_server=terms.noise == "server",
+        )
     )
 
 
+@dataclass(frozen=True)
+class _Draw:
+    """Values of a simulated site's profile.
+
+    Attributes:
+        epsilon: of its budget and run.
+        delta: likewise.
+        batch_size: expected.
+        records: declared.
+        threads: of PyTorch.
+        seed: of its noise.
+        model: of a user, which it runs; empty: one of ours.
+        trusts_server: with updates without noise.
+    """
+
+    epsilon: float
+    delta: float
+    batch_size: int
+    records: int
+    threads: int
+    seed: int
+    model: str
+    trusts_server: bool
+
+
 @lru_cache(maxsize=16384)
-def _profile(
-    epsilon_and_delta: tuple[float, float],
-    batch_size_and_records: tuple[int, int],
-    threads: int,
-    seed: int,
-    model: str,
-    trusts_server: bool,
-) -> Profile:
-    (epsilon, delta), (batch_size, records) = epsilon_and_delta, batch_size_and_records
-    budget = {"epsilon": epsilon, "delta": delta}
+def _profile(draw: _Draw) -> Profile:
+    budget = {"epsilon": draw.epsilon, "delta": draw.delta}
     return Profile.parse(
         {
             "budget": budget,
             "run": budget,
             "training": {
-                "batch-size": batch_size,
-                "declared-records": records,
-                "torch-threads": threads,
+                "batch-size": draw.batch_size,
+                "declared-records": draw.records,
+                "torch-threads": draw.threads,
             },
-            "simulation": {"seed": seed},
-            "policy": {"models": [model] if model else []},
-            "trust-server": trusts_server,
+            "simulation": {"seed": draw.seed},
+            "policy": {"models": [draw.model] if draw.model else []},
+            "trust-server": draw.trusts_server,
             "disclose": [
                 "batch-size",
                 "declared-records",
@@ -294,25 +317,10 @@ def check_draws(config: RunConfig, number: int) -> None:
         TermsError, DataError, ModelError, ProfileError: a draw of the configuration is not there,
             or makes no profile.
     """
-    sizes = _sizes_of(config, number)
+    sizes = sizes_of(config, number)
     drawn = (sizes.records, sizes.batch_size, _epsilons_of(config, number))
     for index in {int(end) for values in drawn for end in (values.argmin(), values.argmax())}:
         draw_profile(config, index, number)
-
-
-def simulated_records(config: RunConfig, index: int, number: int) -> tuple[Records, Records | None]:
-    """Return (training, test) records of simulated site ``index``.
-
-    A site of a group sees its part as its group does (``groups``, split before that by the data
-    set's own labels). Where the terms test at the sites, every fifth record is for that; or for
-    the histogram of scores.
-    """
-    records = _parts(*_source_of(config, number))[index]
-    if not _tested_at_sites(config):
-        return records, None
-    # By position, not by chance: a site has the same test records under every strategy.
-    tests = np.arange(len(records)) % _TEST_EVERY == _TEST_EVERY - 1
-    return records.take(np.flatnonzero(~tests)), records.take(np.flatnonzero(tests))
 
 
 def simulated_ledger(config: RunConfig, index: int) -> Path:
@@ -368,8 +376,6 @@ def nominal_noise(profile: Profile, terms: RunTerms) -> Callable[[int], float] |
     return formula
 
 
-_Source = tuple[str, str, str, str, int, int, OwnSource | None, Backbone | None]
-"""Data set, folder, split, groups, seed, sites, own data set's name, backbone."""
 _epsilons = lru_cache(maxsize=8)(draw_epsilons)
 
 
@@ -377,83 +383,6 @@ def _epsilons_of(config: RunConfig, number: int) -> npt.NDArray[np.float64]:
     """Return every site's ε, shape ``(number,)``."""
     spec = config.terms.simulated_epsilon or config.simulation.epsilons
     return _epsilons(spec, number, config.simulation.seed)
-
-
-def _source_of(config: RunConfig, number: int) -> _Source:
-    simulation, dataset, backbone = config.simulation, config.terms.dataset, config.terms.backbone
-    if simulation.groups and backbone:
-        raise TermsError(
-            "run config: 'groups' changes records as they are stored, and a 'backbone' reads them "
-            "before; leave one of them out"
-        )
-    source = own_source(config.terms)
-    return (
-        dataset,
-        simulation.data_dir,
-        simulation.partition,
-        simulation.groups,
-        simulation.seed,
-        number,
-        source,
-        backbone,
-    )
-
-
-class _Parts:
-    """Records of each simulated site, loaded at first use."""
-
-    def __init__(self, source: _Source) -> None:
-        dataset, data_dir, partition, spec, seed, self.number, own_data, backbone = source
-        # Groups that the task cannot have are refused before its files are looked for.
-        task = task_of(dataset) if own_data is None else load_own_dataset(own_data).task
-        self._groups = parse_groups(spec, task) if spec else None
-        if self._groups:
-            self._groups.of_site(0, self.number)  # refuses groups of other sizes
-        self._data = read_dataset(dataset, data_dir, own_data, backbone)
-        self.rows = rows_of_sites(dataset, data_dir, partition, seed, self.number, own_data)
-        self._taken: dict[int, Records] = {}
-
-    def __getitem__(self, site: int) -> Records:
-        if site not in self._taken:
-            records, groups = self._data.train.take(self.rows[site]), self._groups
-            group = groups.of_site(site, self.number) if groups else 0
-            self._taken[site] = seen_by(records, groups, group, self._data.task)
-        return self._taken[site]
-
-
-@lru_cache(maxsize=2)
-def _parts(*source: *_Source) -> _Parts:
-    return _Parts(source)
-
-
-class _Sizes(NamedTuple):
-    """Sizes that decide each site's steps, int64, shape ``(number,)``.
-
-    Attributes:
-        records: to train on.
-        batch_size: expected.
-    """
-
-    records: npt.NDArray[np.int64]
-    batch_size: npt.NDArray[np.int64]
-
-
-def _tested_at_sites(config: RunConfig) -> bool:
-    return config.terms.evaluation == "sites" or config.terms.sends_scores
-
-
-def _sizes_of(config: RunConfig, number: int) -> _Sizes:
-    return _sizes(
-        _tested_at_sites(config), config.simulation.batch_sizes, *_source_of(config, number)
-    )
-
-
-@lru_cache(maxsize=8)
-def _sizes(tested: bool, batch_sizes: str, *source: *_Source) -> _Sizes:
-    records = np.array([len(rows) for rows in _parts(*source).rows])
-    records -= records // _TEST_EVERY if tested else 0
-    batch_size = np.minimum(draw_batch_sizes(batch_sizes, source[5], source[4]), records)
-    return _Sizes(records, batch_size)
 
 
 def _actor_cpus() -> int:

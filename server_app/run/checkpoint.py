@@ -30,7 +30,7 @@ from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.monitoring.journal import Event
 from hdpfl_flower.system.files import sync
 from hdpfl_flower.versions import __version__, versions
-from strategies.core.base import HDPStrategy
+from strategies.core.kernel import Kernel
 from strategies.core.strategy_state import SavedState, restore_strategy
 
 log = logging.getLogger("hdpfl.server")
@@ -64,14 +64,14 @@ class Checkpoint:
     facts: Event | None
     origin: Mapping[str, Any]
 
-    def restore(self, strategy: HDPStrategy) -> None:
+    def restore(self, kernel: Kernel) -> None:
         """Restore a new strategy from the checkpoint; raises ``CheckpointError``."""
         try:
-            restore_strategy(strategy, self.memory)
+            restore_strategy(kernel, self.memory)
         except (LookupError, TypeError, ValueError, AttributeError, HDPFLError):
             raise CheckpointError(
                 f"the checkpoint of run '{self.config.terms.run_id}' does not hold what strategy "
-                f"'{strategy.name}' keeps; resume with the version that wrote it"
+                f"'{kernel.terms.strategy}' keeps; resume with the version that wrote it"
             ) from None
 
 

@@ -17,7 +17,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import CheckpointError
 from hdpfl_flower.monitoring.journal import Event, Journal, plain, read_journal
 from server_app.run.checkpoint import NAME, Checkpoint, write_checkpoint
-from strategies.core.base import HDPStrategy
+from strategies.core.kernel import Kernel
 from strategies.core.strategy_state import keep_strategy
 
 
@@ -35,14 +35,14 @@ class NoCheckpoints:
     def begin(self, folder: Path, config: RunConfig, journal: Journal) -> None:
         """Reserve no folder: two processes may write into it."""
 
-    def prepare(self, strategy: HDPStrategy, grid: Grid, model: ArrayRecord) -> None:
-        """Let ``strategy`` settle its terms."""
+    def prepare(self, kernel: Kernel, grid: Grid, model: ArrayRecord) -> None:
+        """Let ``kernel`` settle its terms."""
         del model
-        strategy.prepare(grid)
+        kernel.prepare(grid)
 
     def save(
         self,
-        strategy: HDPStrategy,
+        kernel: Kernel,
         model: ArrayRecord,
         server_round: int,
         missed: int = 0,
@@ -51,7 +51,7 @@ class NoCheckpoints:
         """Store a round before its messages leave; a run that does not resume stores none.
 
         Args:
-            strategy: with its state after the round.
+            kernel: with its state after the round.
             model: the model, or models, after the round.
             server_round: the round; 0: before the first.
             missed: rounds without a quorum up to it, one after another.
@@ -105,26 +105,26 @@ class Checkpoints(NoCheckpoints):
         if self.checkpoint is not None:
             self.before = read_journal(folder / "journal.jsonl")
 
-    def prepare(self, strategy: HDPStrategy, grid: Grid, model: ArrayRecord) -> None:
+    def prepare(self, kernel: Kernel, grid: Grid, model: ArrayRecord) -> None:
         """Store before and after the strategy settles, unless rounds exist."""
         # Twice: a crash while the terms settle can be resumed, and no site freezes a plan of terms
         # that are not stored.
         if self.checkpoint is None:
-            self.save(strategy, model, 0)
-        strategy.prepare(grid)
+            self.save(kernel, model, 0)
+        kernel.prepare(grid)
         if self.checkpoint is None or self.checkpoint.server_round == 0:
-            self.save(strategy, model, 0)
+            self.save(kernel, model, 0)
 
     def save(
         self,
-        strategy: HDPStrategy,
+        kernel: Kernel,
         model: ArrayRecord,
         server_round: int,
         missed: int = 0,
         facts: Event | None = None,
     ) -> None:
         """Replace the run's checkpoint; raises ``OSError`` where the disk refuses."""
-        streams = strategy.streams
+        streams = kernel.streams
         # Only a seeded stream can resume at a position; fresh keys of the system are never stored.
         taken = (streams.sampling.position, streams.noise.position) if self._seeded else None
         plain_facts = plain(facts)
@@ -135,7 +135,7 @@ class Checkpoints(NoCheckpoints):
                 server_round=server_round,
                 missed=missed,
                 model=wire.read_own(model),
-                memory=keep_strategy(strategy),
+                memory=keep_strategy(kernel),
                 streams=taken,
                 # The journal reaches the disk first: a checkpoint never names a length that it does
                 # not have.

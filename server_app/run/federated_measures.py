@@ -20,8 +20,8 @@ from hdpfl_flower import wire
 from hdpfl_flower.measures.from_cells import OF_CELLS, NoisyCells, measure_cells
 from hdpfl_flower.models.networks import Arrays
 from server_app.run.final_measures import measure_rows
-from strategies.core.base import HDPStrategy
 from strategies.core.checks import NO_REPLY, read_scores
+from strategies.core.kernel import Kernel
 
 log = logging.getLogger("hdpfl.server")
 
@@ -32,20 +32,20 @@ _LEVEL = 0.95
 _NOBODY = "no site sent its histogram of scores"
 
 
-def federated_measures(grid: Grid, strategy: HDPStrategy, arrays: Arrays) -> dict[str, Any]:
+def federated_measures(grid: Grid, kernel: Kernel, arrays: Arrays) -> dict[str, Any]:
     """Return the facts of the event; empty without a requested histogram.
 
     Args:
         grid: Flower's.
-        strategy: of the run, after its last round.
+        kernel: of the run, after its last round.
         arrays: the final model, or models, as the run reports them.
     """
-    if not strategy.terms.sends_scores:
+    if not kernel.terms.sends_scores:
         return {}
-    messages = list(strategy.finish_messages(wire.write_model(arrays), grid, wire.SCORES))
-    replies = grid.send_and_receive(messages, timeout=strategy.server.round_timeout)
-    without, counts = dict.fromkeys(strategy.roster.joined(), NO_REPLY.words), []
-    for site, reply in strategy.messages.match(replies):
+    messages = list(kernel.finish_messages(wire.write_model(arrays), grid, wire.SCORES))
+    replies = grid.send_and_receive(messages, timeout=kernel.server.round_timeout)
+    without, counts = dict.fromkeys(kernel.roster.joined(), NO_REPLY.words), []
+    for site, reply in kernel.messages.match(replies):
         try:
             counts.append(read_scores(reply))
             del without[site]

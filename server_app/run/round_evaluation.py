@@ -24,7 +24,7 @@ from hdpfl_flower.models.site_summary import (
 )
 from hdpfl_flower.system.tools import tool
 from server_app.run.resume import engine_of
-from strategies.core.base import HDPStrategy
+from strategies.core.kernel import Kernel
 
 BROADCAST = "broadcast-"
 """Metric prefix of the training model, if it is not the reported one."""
@@ -61,7 +61,7 @@ class RoundEvaluation:
 
     def __call__(
         self,
-        strategy: HDPStrategy,
+        kernel: Kernel,
         record: ArrayRecord,
         server_round: int,
         models: Sequence[Arrays],
@@ -70,7 +70,7 @@ class RoundEvaluation:
         """Return how good the models are after a round.
 
         Args:
-            strategy: the run's; it asks the sites where they are to test.
+            kernel: the run's; it asks the sites where they are to test.
             record: the models that sites train from.
             server_round: the round.
             models: those that the run reports, decoded.
@@ -82,27 +82,27 @@ class RoundEvaluation:
         # A test on public records costs no ε and asks no site.
         if self._central is not None:
             self._central.tell_sites_apart(_simulated_sites(self._grid))
-            measures = self._central(models, of_site, strategy.roster.nodes)
-            if not strategy.reported.differs:
+            measures = self._central(models, of_site, kernel.roster.nodes)
+            if not kernel.reported.differs:
                 return measures
             other = self._central((wire.read_own(record),), {}, ()).metrics
             broadcast = {f"{BROADCAST}{name}": other[name] for name in METRICS if name in other}
             return replace(measures, metrics={**measures.metrics, **broadcast})
         messages = list(
-            strategy.configure_evaluate(
-                server_round, strategy.reported.record(record), ConfigRecord(), self._grid
+            kernel.configure_evaluate(
+                server_round, kernel.reported.record(record), ConfigRecord(), self._grid
             )
         )
         if not messages:
             return SiteMeasures()
-        timeout = strategy.server.round_timeout
-        strategy.aggregate_evaluate(
+        timeout = kernel.server.round_timeout
+        kernel.aggregate_evaluate(
             server_round, self._grid.send_and_receive(messages, timeout=timeout)
         )
-        if not strategy.tested.metrics and not self._is_told:
+        if not kernel.tested.metrics and not self._is_told:
             self._is_told = True
             log.warning("%s", NOBODY_MEASURED)
-        return strategy.tested
+        return kernel.tested
 
     def final(self, models: Sequence[Arrays], of_site: Mapping[str, int]) -> dict[str, Any]:
         """Return every measure of the run's last models, see ``central_test.final_measures``.

@@ -43,9 +43,8 @@ from server_app.run.final_measures import EVENT
 from server_app.run.resume import origin_of, recorded_privacy, recorded_rounds
 from server_app.run.reuse import check_same_terms
 from server_app.run.round_evaluation import RoundEvaluation
-from strategies import check_strategy, make_strategy
-from strategies.composition import with_rate
-from strategies.core.base import HDPStrategy, models_by_site
+from strategies import check_strategy, make_kernel
+from strategies.core.kernel import Kernel
 from strategies.core.model_record import initial_arrays
 from strategies.core.round_report import RoundReport
 from strategies.settings import with_own_settings
@@ -106,18 +105,18 @@ def finalize_terms(config: RunConfig) -> RunConfig:
     run_id = config.terms.run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     if not run_id.replace("-", "").replace("_", "").replace(".", "").isalnum() or "." in run_id[:1]:
         raise TermsError("run config: 'run-id' may hold letters, digits, '-', '_' and '.' alone")
-    config = with_rate(check_strategy(config.terms.strategy), config)
+    config = check_strategy(config.terms.strategy).with_rate(config)
     return config.updated(run_id=run_id, runs_dir=str(runs_dir(config.server.runs_dir)))
 
 
-def ready_strategy(config: RunConfig) -> HDPStrategy:
+def ready_kernel(config: RunConfig) -> Kernel:
     """Return the strategy of ``config``, with its settled terms.
 
     Raises:
         StrategyError, TermsError, ModelError: no site could follow the terms; none is asked.
     """
-    strategy = make_strategy(config)
-    terms = strategy.terms
+    kernel = make_kernel(config)
+    terms = kernel.terms
     check_up_front(terms)
     for kind in terms.kinds:
         task = task_for(terms)
@@ -127,7 +126,7 @@ def ready_strategy(config: RunConfig) -> HDPStrategy:
             raise TermsError(f"run config: {reason}; leave it out") from None
     if terms.needs_head:
         parts_of(terms.model, task_for(terms))
-    return strategy
+    return kernel
 
 
 def run(
@@ -161,17 +160,17 @@ def run(
     config, checkpoints = finalize_terms(config), checkpoints or NoCheckpoints()
     terms, checkpoint = config.terms, checkpoints.checkpoint
     folder = Path(config.server.runs_dir) / terms.run_id
-    strategy = ready_strategy(config)
-    config = with_own_settings(config, type(strategy))
+    kernel = ready_kernel(config)
+    config = with_own_settings(config, check_strategy(terms.strategy))
     # The server's sampling and noise; a seed is for simulations alone.
-    strategy.streams = streams or strategy.streams
+    kernel.streams = streams or kernel.streams
     if checkpoint is None:
         check_same_terms(folder, config)
-        arrays = initial_arrays(strategy.terms, config.simulation.seed)
+        arrays = initial_arrays(kernel.terms, config.simulation.seed)
     else:
-        checkpoint.restore(strategy)
-        arrays = wire.read_own(strategy.reported.record(wire.write_model(checkpoint.model)))
-    evaluation = RoundEvaluation(grid, replace(config, terms=strategy.terms))
+        checkpoint.restore(kernel)
+        arrays = wire.read_own(kernel.reported.record(wire.write_model(checkpoint.model)))
+    evaluation = RoundEvaluation(grid, replace(config, terms=kernel.terms))
     journal = Journal(folder / "journal.jsonl")
     try:
         # The journal is locked before the first event: two processes must not write one run.
@@ -203,9 +202,9 @@ def run(
                 **facts,
             )
         model = wire.write_model(arrays if checkpoint is None else checkpoint.model)
-        RoundLoop(grid, strategy, evaluation, checkpoints, record, result, model).run(last)
-        result.sent = strategy.terms
-        _conclude(grid, strategy, evaluation, result, record)
+        RoundLoop(grid, kernel, evaluation, checkpoints, record, result, model).run(last)
+        result.sent = kernel.terms
+        _conclude(grid, kernel, evaluation, result, record)
         # The journal first: a crash between the two leaves a complete run with a checkpoint, which
         # open_run refuses. The other way round a run could be neither complete nor resumed.
         record("run-finished", status="completed")
@@ -234,13 +233,13 @@ class RoundLoop:
         done: rounds that are complete.
         missed: rounds without a quorum, one after another.
         model: the current model, or the models of a strategy with several, as they are sent to be
-            trained; ``result`` holds the reported one (``strategies/core/reported_model.py``).
+            trained; ``result`` holds the reported one (``server_step/reported_model.py``).
     """
 
     def __init__(
         self,
         grid: Grid,
-        strategy: HDPStrategy,
+        kernel: Kernel,
         evaluation: RoundEvaluation,
         checkpoints: NoCheckpoints,
         record: Record,
@@ -248,14 +247,14 @@ class RoundLoop:
         model: ArrayRecord,
     ) -> None:
         """Prepare the rounds from ``model``; they fill ``result``."""
-        self._grid, self._strategy, self._evaluation = grid, strategy, evaluation
+        self._grid, self._kernel, self._evaluation = grid, kernel, evaluation
         self._checkpoints, self._record, self._result = checkpoints, record, result
         self.done = self.missed = 0
         self.model = model
         before = checkpoints.before
         self._left_out = {event["site"] for event in before if event["event"] == "left-out"}
         self._laps: list[float] = []
-        roster = strategy.roster
+        roster = kernel.roster
         roster.on_decision = lambda site, status: record("approval", site=site, status=status)
         roster.on_presence = lambda site, status: record("presence", site=site, status=status)
         self._influence = Influence()
@@ -272,7 +271,7 @@ class RoundLoop:
             self._laps = [time.perf_counter()]
             # The order is the class's guarantee: these messages hold the model of an earlier save.
             messages = self.configure(server_round)
-            if self._strategy.sampler.used_up:
+            if self._kernel.sampler.used_up:
                 self._end_early()
                 return
             self._lap()
@@ -287,46 +286,46 @@ class RoundLoop:
 
     def configure(self, server_round: int) -> Iterable[Message]:
         """Return messages for the sampled sites; record promises and excluded sites."""
-        strategy = self._strategy
-        messages = strategy.configure_train(server_round, self.model, ConfigRecord(), self._grid)
+        kernel = self._kernel
+        messages = kernel.configure_train(server_round, self.model, ConfigRecord(), self._grid)
         # From this event on the terms count as sent to sites (reuse.py).
         if not self._result.privacy:
-            self._result.privacy = self._record("privacy", **strategy.privacy())
-        for site in sorted((left := strategy.roster.left_out()).keys() - self._left_out):
-            reason = strategy.roster.why_left_out(site)
+            self._result.privacy = self._record("privacy", **kernel.privacy())
+        for site in sorted((left := kernel.roster.left_out()).keys() - self._left_out):
+            reason = kernel.roster.why_left_out(site)
             self._record("left-out", site=site, missing=left[site], reason=reason)
             self._left_out.add(site)
         return messages
 
     def exchange(self, messages: Iterable[Message]) -> Iterable[Message]:
         """Send the messages; return the replies before the deadline."""
-        timeout = self._strategy.server.round_timeout
+        timeout = self._kernel.server.round_timeout
         return self._grid.send_and_receive(messages, timeout=timeout)
 
     def aggregate(self, server_round: int, replies: Iterable[Message]) -> None:
         """Combine the replies into a model; without a quorum it stays."""
-        new, _ = self._strategy.aggregate_train(server_round, replies)
+        new, _ = self._kernel.aggregate_train(server_round, replies)
         self.missed = 0 if new is not None else self.missed + 1
         if new is not None:
             # The record as it is sent, and the reported model decoded: with several models the
             # record holds all of them.
             self.model = new
-            self._result.arrays = wire.read_own(self._strategy.reported.record(new))
+            self._result.arrays = wire.read_own(self._kernel.reported.record(new))
 
     def save(self, server_round: int) -> Event:
         """Store the next round's data; return this round's facts."""
-        strategy = self._strategy
-        facts = round_facts(strategy.report, len(strategy.roster.nodes))
-        self._checkpoints.save(self._strategy, self.model, server_round, self.missed, facts)
+        kernel = self._kernel
+        facts = round_facts(kernel.report, len(kernel.roster.nodes))
+        self._checkpoints.save(self._kernel, self.model, server_round, self.missed, facts)
         return facts
 
     def evaluate(self, facts: Event) -> None:
         """Write the model, test it and write the round's line in the journal."""
-        strategy, result = self._strategy, self._result
+        kernel, result = self._kernel, self._result
         if "weights" in facts:
             save_model(result)
-        models, result.models = models_by_site(strategy, result.arrays)
-        tested = self._evaluation(strategy, self.model, facts["round"], models, result.models)
+        models, result.models = kernel.models_by_site(result.arrays)
+        tested = self._evaluation(kernel, self.model, facts["round"], models, result.models)
         self._lap()
         result.by_site = tested.by_site
         facts = {**facts, **self._shares(facts)}
@@ -340,7 +339,7 @@ class RoundLoop:
         verdicts, models = list(self._influence.deciding()), self._influence.models
         for verdict in verdicts:
             if _decided(verdict) not in self._deciding:
-                named = self._strategy.terms.noise != "server"
+                named = self._kernel.terms.noise != "server"
                 warn_of(facts["round"], verdict, named=named, several=len(models) > 1)
         self._deciding = set(map(_decided, verdicts))
         shares = [self._influence.largest_shares(model) for model in range(len(models))]
@@ -352,7 +351,7 @@ class RoundLoop:
             self._influence.add(event)
         self._deciding = set(map(_decided, self._influence.deciding()))
         checkpoint = self._checkpoints.checkpoint
-        self._checkpoints.prepare(self._strategy, self._grid, self.model)
+        self._checkpoints.prepare(self._kernel, self._grid, self.model)
         if checkpoint is None or checkpoint.facts is None:
             return
         self.done, self.missed = checkpoint.server_round, checkpoint.missed
@@ -368,7 +367,7 @@ class RoundLoop:
 
     def _end_early(self) -> None:
         """Record that the budgets are used up: the run is complete after the rounds it has."""
-        reason = self._strategy.sampler.used_up
+        reason = self._kernel.sampler.used_up
         log.warning("%s after round %d: the run is complete", reason, self.done)
         self._record("budgets-used-up", after_round=self.done, reason=reason)
 
@@ -453,7 +452,7 @@ def round_times(laps: list[float]) -> dict[str, Any]:
 
 def _conclude(
     grid: Grid,
-    strategy: HDPStrategy,
+    kernel: Kernel,
     evaluation: RoundEvaluation,
     result: RunResult,
     record: Record,
@@ -462,15 +461,15 @@ def _conclude(
 
     A site that does not answer gets it with the next run.
     """
-    result.measures = evaluation.final(*models_by_site(strategy, result.arrays))
+    result.measures = evaluation.final(*kernel.models_by_site(result.arrays))
     if result.measures:
         record(EVENT, **result.measures)
     # A site's ledger answers a repeated request of a resumed run with the same bytes.
-    result.federated = federated_measures(grid, strategy, result.arrays)
+    result.federated = federated_measures(grid, kernel, result.arrays)
     if result.federated:
         record(FEDERATED, **result.federated)
-    messages = strategy.finish_messages(wire.write_model(result.arrays), grid)
-    grid.send_and_receive(messages, timeout=strategy.server.round_timeout)
+    messages = kernel.finish_messages(wire.write_model(result.arrays), grid)
+    grid.send_and_receive(messages, timeout=kernel.server.round_timeout)
 
 
 def save_model(result: RunResult) -> None:

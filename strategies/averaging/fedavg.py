@@ -37,13 +37,11 @@ class FedAvg(HDPStrategy):
     name = "fedavg"
     settings_type = FedAvgSettings
     settings: FedAvgSettings
-    constant_weights = True
 
     def declare(self) -> Declaration:
         """Declare the number of records as a fact if it sets the weights."""
-        return Declaration(
-            frozenset({"declared-records"} if self.settings.weights == "records" else ())
-        )
+        facts = {"declared-records"} if self.settings.weights == "records" else ()
+        return Declaration(frozenset(facts), constant_weights=True)
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream

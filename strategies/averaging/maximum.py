@@ -15,9 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import StrategyError
 from strategies.averaging.fedavg import FedAvg
-from strategies.core.base import Declaration, Disclosed
+from strategies.core.base import Declaration, Disclosed, State
 
 
 class Maximum(FedAvg):
@@ -26,25 +25,17 @@ class Maximum(FedAvg):
     name = "maximum"
 
     def declare(self) -> Declaration:
-        """Declare ε as a fact that every site must disclose."""
+        """Declare ε as a fact that every site must disclose, and the violation."""
         inner = super().declare()
-        return replace(inner, required_facts=inner.required_facts | {"epsilon"})
+        facts = inner.required_facts | {"epsilon"}
+        return replace(inner, required_facts=facts, real_sites=False)
 
-    def privacy(self) -> dict[str, Any]:
+    def privacy(self, state: State) -> dict[str, Any]:
         """Return the promise of the terms with the violated ε of stricter sites."""
-        return {**super().privacy(), "violates": "every site but the loosest"}
+        return {**super().privacy(state), "violates": "every site but the loosest"}
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """Return the terms with ``simulated-epsilon`` at the largest disclosed ε.
-
-        Raises:
-            StrategyError: the sites have records of their own.
-        """
-        if terms.dataset == "site":
-            raise StrategyError(
-                "strategy 'maximum' violates the stricter sites, so it runs on simulated ones "
-                "alone; take 'minimum', or a named 'dataset'"
-            )
+        """Return the terms with ``simulated-epsilon`` at the largest disclosed ε."""
         largest = max(facts["epsilon"] for facts in disclosed.values())
         # The ledgers that the sites opened to join hold their own ε; those drawn anew need others
         return terms.updated(simulated_epsilon=repr(largest), run_id=f"{terms.run_id}/{self.name}")

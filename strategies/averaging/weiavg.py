@@ -22,11 +22,10 @@ class WeiAvg(HDPStrategy):
     """Weight each site by its disclosed ε."""
 
     name = "weiavg"
-    constant_weights = True
 
     def declare(self) -> Declaration:
         """Declare the fact that weighs."""
-        return Declaration(frozenset({"epsilon"}))
+        return Declaration(frozenset({"epsilon"}), constant_weights=True)
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream

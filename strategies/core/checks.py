@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 from flwr.app import Message
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.server_terms import ServerTerms
-from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.linalg.sums import square_sum
 from hdpfl_flower.measures.score_cells import CELLS
@@ -121,25 +121,6 @@ def check_norm(update: npt.NDArray[np.float32]) -> float:
     return square
 
 
-def check_tosses(terms: RunTerms, server: ServerTerms) -> None:
-    """Refuse terms that prevent amplification under ``noise = server``.
-
-    Raises:
-        StrategyError: the sites asked or heard would depend on more than the server's tosses.
-    """
-    for key, is_set in {
-        "quorum": server.quorum,
-        "participations": terms.participations,
-        "require-public": server.require_public,
-        "guard": server.guard != "none",
-    }.items():
-        if is_set:
-            raise StrategyError(
-                f"'{key}' does not go with noise = 'server': whom the server asks, hears or "
-                "refuses must depend on its secret tosses alone; leave it out"
-            )
-
-
 def check_outcome(outcome: Outcome, updates: RoundUpdates) -> None:
     """Refuse an outcome that no strategy may return.
 
@@ -147,32 +128,38 @@ def check_outcome(outcome: Outcome, updates: RoundUpdates) -> None:
         StrategyError: weights not finite, negative or not summing to 1 (in every group), or an
             update that is not finite or has another shape.
     """
+    if fault := next(_faults(outcome, updates), ""):
+        raise StrategyError(f"the strategy returned {fault}")
+
+
+def _faults(outcome: Outcome, updates: RoundUpdates) -> Iterator[str]:
+    """Yield the faults of an outcome; a later check relies on the earlier ones."""
     weights, update, n = outcome.weights, outcome.update, len(updates.sites)
     # NaN fails `>= 0`; an infinite weight fails the sum below.
     if weights.shape != (n,) or not np.all(weights >= 0):
-        raise StrategyError("the strategy returned weights that are not one number >= 0 a site")
+        yield "weights that are not one number >= 0 a site"
     shape, group = updates.updates.shape[1:], outcome.group
     if group is not None:
         shape = (len(update), *shape)
         if group.shape != (n,) or not np.all((group >= 0) & (group < len(update))):
-            raise StrategyError("the strategy returned groups that are no model of its own")
+            yield "groups that are no model of its own"
     totals = np.bincount(np.zeros(n, np.int64) if group is None else group, weights)
     # Only groups with a client: a model without one has no weights to sum.
     sums = totals[np.unique(group)] if group is not None else totals
     if np.any(np.abs(sums - 1) > 1e-6):
-        raise StrategyError("the strategy returned weights that do not sum to 1")
+        yield "weights that do not sum to 1"
     if outcome.row_weights is not None:
-        _check_rows(outcome.row_weights, n)
+        yield from _faults_of_rows(outcome.row_weights, n)
     if update.shape != shape or not np.isfinite(update).all():
-        raise StrategyError("the strategy returned an update of another shape, or not finite")
+        yield "an update of another shape, or not finite"
     if (past := outcome.revision) is not None and past.move.shape != shape:
-        raise StrategyError("the strategy returned a revision of another shape than its update")
+        yield "a revision of another shape than its update"
 
 
-def _check_rows(weights: RowWeights, sites: int) -> None:
+def _faults_of_rows(weights: RowWeights, sites: int) -> Iterator[str]:
     blocks, shares = weights.head.classes + 1, weights.shares
     if shares.shape != (blocks, sites) or weights.scales.shape != (blocks,):
-        raise StrategyError("the strategy returned row weights that are not one number a row")
+        yield "row weights that are not one number a row"
     convex = np.all(shares >= 0) and np.all(np.abs(shares.sum(axis=1) - 1) <= 1e-6)
     if not convex or not np.all((weights.scales > 0) & np.isfinite(weights.scales)):
-        raise StrategyError("the strategy returned row weights that do not sum to 1 in every row")
+        yield "row weights that do not sum to 1 in every row"

@@ -1,4 +1,4 @@
-"""Types between a strategy and its base class."""
+"""Types between a strategy and the kernel."""
 
 from __future__ import annotations
 
@@ -30,32 +30,6 @@ class Stateless:
 
 
 @dataclass(frozen=True)
-class Declaration:
-    """Declaration of a strategy under some terms, before any request.
-
-    The contract suite (``contract.py``) tests the three properties.
-
-    Attributes:
-        required_facts: facts that a site must disclose to take part, see ``wire.SITE_KEYS``.
-        optional_facts: facts that the strategy uses where a site discloses them.
-        is_weighted_sum: linear: every update is ``Outcome.scale``·Σᵢ wᵢuᵢ of its own outcome's
-            weights, or of its ``row_weights``. Guards act on a linear update by its weights: they
-            bound a client's share, and take a refused client's part out of the model. A strategy
-            that projects, clips, trims or adds noise declares False.
-        is_convex: every coordinate of the update lies between the least and the greatest of the
-            clients'. A strategy that projects, rescales or adds noise declares False.
-        is_final: no later round changes the moves of a round, see ``Outcome.revision``. Where one
-            does, guards take no refused client's earlier part out.
-    """
-
-    required_facts: frozenset[str] = frozenset()
-    optional_facts: frozenset[str] = frozenset()
-    is_weighted_sum: bool = True
-    is_convex: bool = True
-    is_final: bool = True
-
-
-@dataclass(frozen=True)
 class SiteRequest:
     """Content of a message to one site; equal requests share a message.
 
@@ -67,7 +41,7 @@ class SiteRequest:
             step since; ``wire.WHOLE``; None: the site need not keep the model.
         along: the direction of that step, by which the number is turned into a row.
         own: the site, where the fields below are its alone; else empty, and they are unused.
-        start: the model to train from in place of ``model``, float32, shape ``(d,)``.
+        apart: from ``model`` to the one that the site trains from, float64, shape ``(d,)``.
         offset: vector that the site adds to its model in this round, in equal parts after each of
             its steps, float32, shape ``(d,)``.
     """
@@ -77,7 +51,7 @@ class SiteRequest:
     project: str | None = None
     along: Direction | None = field(default=None, compare=False, repr=False)
     own: str = ""
-    start: npt.NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    apart: npt.NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
     offset: npt.NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
 
 
@@ -90,12 +64,14 @@ class RoundStart:
         arrays: the model or models of the round.
         sites: the sites online with all required facts, in order.
         answered: the sites with a readable reply to the last round.
+        disclosed: facts of these sites, and of others.
     """
 
     server_round: int
     arrays: ArrayRecord
     sites: tuple[str, ...] = ()
     answered: tuple[str, ...] = ()
+    disclosed: Disclosed = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

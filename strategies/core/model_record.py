@@ -75,8 +75,9 @@ class ModelRecord:
             if request.model < len(models)
             else initial_model(terms, self._seed)
         )
-        if request.start is not None:
-            model = self.record(request.start)
+        if request.apart is not None:
+            start = flatten(self._template) + request.apart
+            model = self.record(start.astype(np.float32))
         others: tuple[ArrayRecord, ...] = ()
         if request.use == wire.CHOOSE:
             model, *rest = models

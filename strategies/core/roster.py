@@ -112,14 +112,15 @@ class Roster:
         """Raise ``StrategyError`` if no site informs the strategy ``name``."""
         if self.eligible():
             return
-        needs, open_ = ", ".join(sorted(self.needed)), [s for s in self.nodes if s in self.silent]
-        if len(open_) < len(self.nodes):
-            raise StrategyError(
-                f"strategy '{name}' needs {needs}, which no site discloses; list it under "
-                "'disclose' in the profiles, or take a strategy that needs nothing"
-            )
-        reasons = "; or: ".join(sorted({self.why_left_out(site) for site in open_}))
-        raise StrategyError(f"strategy '{name}': no site takes part: {reasons}")
+        silent = [site for site in self.nodes if site in self.silent]
+        reasons = "; or: ".join(sorted({self.why_left_out(site) for site in silent}))
+        raise StrategyError(
+            f"strategy '{name}': no site takes part: {reasons}"
+            if len(silent) == len(self.nodes)
+            else f"strategy '{name}' needs {', '.join(sorted(self.needed))}, which no site "
+            "discloses; list it under 'disclose' in the profiles, or take a strategy that needs "
+            "nothing"
+        )
 
     def gather(self, grid: Grid) -> None:
         """Wait for ``min-sites`` joined sites without pending ones; ask for facts.

@@ -14,7 +14,7 @@ import numpy as np
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
-from strategies.core.public_split import split_public
+from strategies.core.public_split import parse_split, split_public
 
 REDRAWS = 50
 """Most redraws of a round without a public site (PFA's authors)."""
@@ -45,7 +45,8 @@ class Sampler:
     """
 
     def __init__(self, config: RunConfig) -> None:
-        """Prepare the sampling of ``config``."""
+        """Prepare the sampling of ``config``; raises ``TermsError`` for an unknown split."""
+        parse_split(config.server.public_split)
         self.terms, self.server, self.used_up = config.terms, config.server, ""
         self._seed = config.simulation.seed
         self.state = SamplerState()

@@ -13,15 +13,13 @@ import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.config.terms import RunTerms
-
-if TYPE_CHECKING:
-    from strategies.core.base import HDPStrategy
+from strategies.core.kernel import Kernel
 
 Array = npt.NDArray[Any]
 
@@ -124,40 +122,40 @@ def _hints(kind: type) -> dict[str, Any]:
     return {field_.name: hints[field_.name] for field_ in dataclasses.fields(kind)}
 
 
-def keep_strategy(strategy: HDPStrategy) -> SavedState:
-    """Return the state of ``strategy`` without model and streams."""
+def keep_strategy(kernel: Kernel) -> SavedState:
+    """Return the state of ``kernel`` without model and streams."""
     arrays: dict[str, Array] = {}
     facts = {
-        "settled": strategy.settled,
-        "terms": strategy.terms.to_json(),
-        "disclosed": strategy.roster.disclosed,
-        "declined": strategy.report.declined,
-        "answered": strategy.report.answered,
-        "sampler": save_state(strategy.sampler.state, arrays),
-        "guard": save_state(strategy.guard.state, arrays),
-        "state": save_state(strategy.state, arrays),
-        "step": save_state(strategy.step_state, arrays),
-        "reported": save_state(strategy.reported.state, arrays),
+        "settled": kernel.settled,
+        "terms": kernel.terms.to_json(),
+        "disclosed": kernel.roster.disclosed,
+        "declined": kernel.report.declined,
+        "answered": kernel.report.answered,
+        "sampler": save_state(kernel.sampler.state, arrays),
+        "guard": save_state(kernel.guard.state, arrays),
+        "state": save_state(kernel.state, arrays),
+        "step": save_state(kernel.step_state, arrays),
+        "reported": save_state(kernel.reported.state, arrays),
     }
     return SavedState(facts, arrays)
 
 
-def restore_strategy(strategy: HDPStrategy, saved: SavedState) -> None:
-    """Restore the state that :func:`keep_strategy` saved, into a new ``strategy``.
+def restore_strategy(kernel: Kernel, saved: SavedState) -> None:
+    """Restore the state that :func:`keep_strategy` saved, into a new ``kernel``.
 
     The sampler learns at once of the sites that declined the last round.
 
     Raises:
-        LookupError, TypeError, ValueError, HDPFLError: ``saved`` is of another strategy.
+        LookupError, TypeError, ValueError, HDPFLError: ``saved`` is of another kernel.
     """
     facts, arrays = saved.facts, saved.arrays
-    strategy.settled = bool(facts["settled"])
-    strategy.terms = RunTerms.from_json(facts["terms"])
-    strategy.roster.disclosed.update(facts["disclosed"])
-    strategy.sampler.state = load_state(Any, facts["sampler"], arrays, strategy.sampler.state)
-    strategy.sampler.note_declined(facts["declined"])
-    strategy.report.answered = list(facts["answered"])
-    strategy.guard.state = load_state(Any, facts["guard"], arrays, strategy.guard.state)
-    strategy.state = load_state(Any, facts["state"], arrays, strategy.state)
-    strategy.step_state = load_state(Any, facts["step"], arrays, strategy.step_state)
-    strategy.reported.state = load_state(Any, facts["reported"], arrays, strategy.reported.state)
+    kernel.settled = bool(facts["settled"])
+    kernel.strategy.terms = RunTerms.from_json(facts["terms"])
+    kernel.roster.disclosed.update(facts["disclosed"])
+    kernel.sampler.state = load_state(Any, facts["sampler"], arrays, kernel.sampler.state)
+    kernel.sampler.note_declined(facts["declined"])
+    kernel.report.answered = list(facts["answered"])
+    kernel.guard.state = load_state(Any, facts["guard"], arrays, kernel.guard.state)
+    kernel.state = load_state(Any, facts["state"], arrays, kernel.state)
+    kernel.step_state = load_state(Any, facts["step"], arrays, kernel.step_state)
+    kernel.reported.state = load_state(Any, facts["reported"], arrays, kernel.reported.state)

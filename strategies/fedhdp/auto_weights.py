@@ -90,20 +90,32 @@ class PartStatistics:
         )
 
 
-def known_variances(
-    plan: CentralPlan | None, clip_norm: float, levels: int
-) -> tuple[Floats, Floats]:
-    """Return the plan's variance of each level's mean; NaN if unknown.
+@dataclass(frozen=True)
+class KnownVariances:
+    """Variances of the levels' means by the plan, shape ``(l,)`` each; NaN if unknown.
 
-    That is S²/(qN) for the clients that a round samples, and the noise of each coordinate.
+    Attributes:
+        constant: S²/(qN), of the clients that a round samples.
+        each: of the noise of each coordinate.
     """
+
+    constant: Floats
+    each: Floats
+
+    def of(self, size: int) -> Floats:
+        """Return the variances of vectors of ``size`` coordinates."""
+        return self.constant + size * self.each
+
+
+def known_variances(plan: CentralPlan | None, clip_norm: float, levels: int) -> KnownVariances:
+    """Return the plan's variance of each level's mean."""
     constant, each = np.full(levels, np.nan), np.full(levels, np.nan)
     for j, level in enumerate(plan.levels if plan else ()):
         if level.clients and level.private:
             # d = 0 leaves S²/(qN); the difference to d = 1 is the noise of one coordinate.
             constant[j] = mean_variance(level, clip_norm, 0)
             each[j] = mean_variance(level, clip_norm, 1) - constant[j]
-    return constant, each
+    return KnownVariances(constant, each)
 
 
 def measure_part(
@@ -171,7 +183,7 @@ def auto_mean(
     state: AutoState,
     rows: Mapping[int, npt.NDArray[np.float32]],
     means: Floats,
-    known: tuple[Floats, Floats],
+    known: KnownVariances,
     crowd: RoundCounts,
     everybody: Floats,
 ) -> tuple[AutoState, Floats, Floats]:
@@ -181,17 +193,14 @@ def auto_mean(
         state: as the last round left it.
         rows: see :func:`seen`.
         means: of each level, shape ``(l, d)``.
-        known: for a vector and for each of its directions: what is known of the variance of the
-            levels' means besides the spread, NaN where it is to be seen; the first is all that
-            does not come from noise alike in all directions.
+        known: variances of the levels' means besides the spread.
         crowd: the clients of the round.
         everybody: the weights of a plain mean, while too little is known.
     """
     span, size = Span(state.kept, means.shape[1]), means.shape[1]
-    constant, each = known
     averages: Averages = state.averages
-    # Noise is alike in all directions: `each` counts d times in the whole, k times in the span.
-    whole = measure_part(rows, means, constant + size * each)
+    # Noise is alike in all directions: it counts d times in the whole, k times in the span.
+    whole = measure_part(rows, means, known.of(size))
     if not span.rank:
         averages, weights = weigh_part(averages, "whole", whole, crowd)
         weights = everybody if weights is None else weights
@@ -200,7 +209,7 @@ def auto_mean(
     inside = measure_part(
         {level: span.inside(some) for level, some in rows.items()},
         inner,
-        constant + span.rank * each,
+        known.of(span.rank),
     )
     averages, within = weigh_part(averages, "inside", inside, crowd)
     averages, without = weigh_part(averages, "outside", whole.less(inside), crowd)

@@ -10,12 +10,12 @@ Threat model: see ``level_averaging.py``. Every site discloses its ε.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import StrategyError
-from strategies.core.base import Disclosed
+from strategies.core.base import Declaration, Disclosed
 from strategies.fedhdp.level_averaging import Floats, Ints, LevelAveraging, Levels
 
 
@@ -44,6 +44,10 @@ class NonPrivate(LevelAveraging):
     name = "non-private"
     _table = "dp-fedavg"
 
+    def declare(self) -> Declaration:
+        """Declare the violation of private sites."""
+        return replace(super().declare(), real_sites=False)
+
     def menu(self, epsilons: Floats) -> tuple[float, ...]:
         """Return no privacy alone."""
         return (math.inf,)
@@ -57,15 +61,6 @@ class NonPrivate(LevelAveraging):
         return dict.fromkeys(super().spending(levels), math.inf)
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """Return the terms with every simulated site drawn anew, opted out.
-
-        Raises:
-            StrategyError: the sites have records of their own.
-        """
-        if terms.dataset == "site":
-            raise StrategyError(
-                "strategy 'non-private' violates every private site, so it runs on simulated ones "
-                "alone; take 'dp-fedavg', or a named 'dataset'"
-            )
+        """Return the terms with every simulated site drawn anew, opted out."""
         terms = super().propose(terms, disclosed)
         return terms.updated(simulated_epsilon="inf", run_id=f"{terms.run_id}/{self.name}")

@@ -19,7 +19,6 @@ from __future__ import annotations
 from pydantic import Field
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import TermsError
 from strategies.fedhdp.level_averaging import Floats, LevelAveraging, LevelSettings
 from strategies.fedhdp.levels import menu_of, read_menu, read_ratios
 
@@ -47,15 +46,11 @@ class FedHDP(LevelAveraging):
     settings: FedHDPSettings
 
     def __init__(self, config: RunConfig) -> None:
-        """Prepare the run of ``config``; raises ``TermsError`` for a wrong menu, ratio or spend."""
+        """Prepare the run of ``config``; raises ``TermsError`` for a wrong menu or ratio."""
         super().__init__(config)
-        read_menu(self.settings.levels)  # an error is raised before a site is asked
-        if read_ratios(self.level_ratio, 0) is None and config.terms.spend.kind != "even":
-            raise TermsError(
-                f"run config: 'fedhdp.level-ratio' = '{self.level_ratio}' averages the spread of "
-                "updates over the rounds, whose noise 'spend' = 'late' changes: give numbers, or "
-                "leave 'spend' out"
-            )
+        # An error is raised before a site is asked.
+        read_menu(self.settings.levels)
+        read_ratios(self.level_ratio, 0)
 
     @property
     def level_ratio(self) -> str:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -38,7 +37,6 @@ from hdpfl_flower.privacy.central_dp import (
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.core.base import Declaration, Disclosed, HDPStrategy
-from strategies.core.checks import check_tosses
 from strategies.core.interface import RoundSetup, RoundStart
 from strategies.core.privacy_statement import describe_levels
 from strategies.fedhdp.auto_weights import (
@@ -128,8 +126,20 @@ class LevelAveraging(HDPStrategy):
         With ``noise = server`` the update holds the server's clipping and noise, and with ``auto``
         ratios its directions have weights of their own.
         """
-        is_sum = self.terms.noise != "server" and self.level_ratio.strip() != AUTO
-        return Declaration(frozenset({"epsilon"}), is_weighted_sum=is_sum, is_convex=is_sum)
+        at_sites, ratio = self.terms.noise != "server", self.level_ratio.strip()
+        is_sum = at_sites and ratio != AUTO
+        return Declaration(
+            frozenset({"epsilon"}),
+            is_weighted_sum=is_sum,
+            is_convex=is_sum,
+            weights_alone=False,
+            adds_noise=True,
+            noisy_updates=at_sites,
+            # Sites are asked, heard and refused by the server's tosses alone: its account is of
+            # Poisson samples.
+            any_asking=at_sites,
+            uneven_noise=ratio not in (AUTO, PRECISION),
+        )
 
     # --- defined by a subclass -----------------------------------------------------------------
 
@@ -152,7 +162,7 @@ class LevelAveraging(HDPStrategy):
         """Return the levels, each site's level, and each level's noise.
 
         Raises:
-            StrategyError: no site is in a level, or a quorum is asked for with ``noise = server``.
+            StrategyError: no site is in a level.
             TermsError: the ratios do not fit the levels.
             AccountingError: no noise can pay for the rounds.
         """
@@ -173,9 +183,9 @@ class LevelAveraging(HDPStrategy):
         plan = self._central_plan(menu, level_of) if self.terms.noise == "server" else None
         return LevelState(Levels(menu, level_of, own, plan))
 
-    def privacy(self) -> dict[str, Any]:
+    def privacy(self, state: LevelState) -> dict[str, Any]:
         """Return each level's ε and size, and sites without privacy."""
-        levels = self.state.levels or Levels((), {}, {})
+        levels = state.levels or Levels((), {}, {})
         spent = self.spending(levels)
         return describe_levels(self.terms, levels.menu, levels.level_of, spent, levels.plan)
 
@@ -191,7 +201,7 @@ class LevelAveraging(HDPStrategy):
         terms = self.terms
         if state.clip_norm is not None:
             terms = terms.updated(clip_norm=state.clip_norm)
-        levels, refused = self._admitted(state.levels or Levels((), {}, {}), start.sites)
+        levels, refused = self._admitted(state.levels or Levels((), {}, {}), start)
         return RoundSetup(replace(state, levels=levels), terms, refused)
 
     def combine(
@@ -239,7 +249,6 @@ class LevelAveraging(HDPStrategy):
 
     def _central_plan(self, menu: tuple[float, ...], level_of: dict[str, int]) -> CentralPlan:
         terms, settings = self.terms, self.settings
-        check_tosses(terms, self.server)
         counts = np.bincount(list(level_of.values()), minlength=len(menu)).tolist()
         return make_central_plan(
             menu,
@@ -250,9 +259,9 @@ class LevelAveraging(HDPStrategy):
             BIT_NOISE if settings.clip_lr else 0.0,
         )
 
-    def _admitted(self, levels: Levels, sites: Sequence[str]) -> tuple[Levels, dict[str, str]]:
+    def _admitted(self, levels: Levels, start: RoundStart) -> tuple[Levels, dict[str, str]]:
         """Return the levels with new sites, and reasons against others."""
-        disclosed, refused = self.roster.disclosed, dict[str, str]()
+        sites, disclosed, refused = start.sites, start.disclosed, dict[str, str]()
         level_of, own = dict(levels.level_of), dict(levels.own)
         epsilons = np.array([disclosed[site]["epsilon"] for site in sites])
         found = self.assign_levels(epsilons, levels.menu) if len(sites) else ()
@@ -320,17 +329,17 @@ class LevelAveraging(HDPStrategy):
         crowd = RoundCounts(
             counts, np.asarray(totals, dtype=np.float64), sizes > 0, self.terms.rounds
         )
-        constant, each = known_variances(settled.plan, self.terms.clip_norm, len(sizes))
+        known = known_variances(settled.plan, self.terms.clip_norm, len(sizes))
         rows = {
             j: self._as_summed(updates.updates[levels == j], settled.plan)
-            for j in np.flatnonzero(np.isnan(constant)).tolist()
+            for j in np.flatnonzero(np.isnan(known.constant)).tolist()
         }
         if self.level_ratio.strip() == PRECISION:
-            part = measure_part(rows, means, constant + means.shape[1] * each)
+            part = measure_part(rows, means, known.of(means.shape[1]))
             averages, found = weigh_part(state.averages, "whole", part, crowd, by_noise_alone=True)
             weights = everybody if found is None else found
             return replace(state, averages=dict(averages)), weights, weights @ means
-        state, weights, mean = auto_mean(state, rows, means, (constant, each), crowd, everybody)
+        state, weights, mean = auto_mean(state, rows, means, known, crowd, everybody)
         opted_out = [j for j, e in enumerate(settled.menu) if math.isinf(e) and j in rows]
         # After the weighing: a round's span is made of earlier rounds' updates alone.
         for j in opted_out:

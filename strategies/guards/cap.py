@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
-from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import TermsError
 from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from hdpfl_flower.weighting.by_records import by_rows, weighted_rows
 from strategies.guards.bounds import CAP, cap_weights
-from strategies.guards.guard import ProvingGuard
+from strategies.guards.guard import BY_SITE, ProvingGuard
 
 
 class Cap(ProvingGuard):
     """Guard ``cap``: proofs, and no weight above ``CAP``/n."""
 
-    def __init__(self, config: RunConfig, *, sums: bool, linear_step: bool = True) -> None:
-        """Prepare for a run; see :class:`~strategies.guards.guard.Guard`.
-
-        Raises:
-            TermsError: the strategy's update is no weighted sum.
-        """
-        if not sums:
-            raise TermsError(
-                f"run config: 'guard': 'cap' bounds a site's weight in a sum, and what "
-                f"'strategy' '{config.terms.strategy}' gives is no such sum; take 'content' or "
-                "'none', or another strategy"
-            )
-        super().__init__(config, sums=sums, linear_step=linear_step)
+    needs: ClassVar[Mapping[str, str]] = {
+        **BY_SITE,
+        "is_weighted_sum": "take 'content' or 'none', or another strategy",
+    }
 
     def screen(self, updates: RoundUpdates, model: Arrays | None = None) -> RoundUpdates:
         """Return the updates without zeros, copies and proven liars."""

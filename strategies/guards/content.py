@@ -167,6 +167,19 @@ class Uploads:
 
 
 @dataclass(frozen=True)
+class _Lengths:
+    """Bounds on the length of honest sites' sums, shape ``(n,)`` each.
+
+    Attributes:
+        least: NaN where nothing is known.
+        usual: likewise infinite.
+    """
+
+    least: Floats
+    usual: Floats
+
+
+@dataclass(frozen=True)
 class Judgement:
     """The result of a round's :func:`judge_content`.
 
@@ -322,7 +335,7 @@ class _RoundContent:
         # Of noise alone the length has mean below √free, and exceeds it by z with a probability
         # below that of a normal number: it is a Lipschitz function of it.
         room = self.chance * (math.sqrt(self.free) + level)
-        short = IDLE * self.expected[0] - self.fit.explained
+        short = IDLE * self.expected.least - self.fit.explained
         evidence = np.stack(
             [
                 np.where(self.explained, poison, 0.0).max(axis=1) / higher,
@@ -334,14 +347,14 @@ class _RoundContent:
 
     def factors(self) -> Floats:
         """Return factors that shorten long updates to the usual length."""
-        least, usual = self._length(-SURE), self.expected[1]
+        least, usual = self._length(-SURE), self.expected.usual
         factors: Floats = np.ones(len(least))
         long = least > LONG * usual
         factors[long] = usual[long] / least[long]
         return factors
 
-    def _expected(self) -> Floats:
-        """Return bounds on the length of honest sites' sums, shape (2, n).
+    def _expected(self) -> _Lengths:
+        """Return bounds on the length of honest sites' sums.
 
         By the median of the quieter half of the sites: a step of theirs times the site's steps, or
         the median site's steps where these are fewer, or more: later steps add less. NaN and
@@ -357,7 +370,7 @@ class _RoundContent:
             has_steps = np.zeros(len(places), np.bool_)
         counts = np.where(has_steps, steps, uploads)
         if judged.sum() < _FEWEST:
-            return np.stack([np.full(len(places), np.nan), np.full(len(places), np.inf)])
+            return _Lengths(np.full(len(places), np.nan), np.full(len(places), np.inf))
         a_step = self.chance / counts
         quiet = judged & (a_step <= np.median(a_step[judged]))
         least = np.median(self._length(-SURE)[quiet] / counts[quiet])
@@ -365,7 +378,7 @@ class _RoundContent:
         usual = np.median(counts[judged] / uploads[judged]) * uploads
         low = np.where(has_steps, least * np.minimum(counts, usual), np.nan)
         high = most * np.maximum(counts, usual) * np.where(has_steps, 1.0, WIDEST)
-        return np.stack([low, high])
+        return _Lengths(low, high)
 
     def _length(self, sure: float) -> Floats:
         """Return noise-free lengths of the sums, moved by so many standard errors."""

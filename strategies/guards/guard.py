@@ -7,8 +7,9 @@ refuses updates of zeros and exact copies; ``cap.py`` and ``by_content.py`` refu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -45,10 +46,20 @@ class ProvenState(CopiesState):
     proof: ProofState = field(default_factory=ProofState)
 
 
+BY_SITE: Mapping[str, str] = {
+    "one_model": "leave it out",
+    "common_start": "leave it out, or take 'fedprox'",
+    "fresh_noise": "leave it out",
+    "whole_updates": "leave it out, or take 'pfa'",
+}
+"""Needs of guards that compare or bound the sites' steps."""
+
+
 class Guard:
     """Guard ``none``: refuses zeros and exact copies alone.
 
     Attributes:
+        needs: properties that the strategy must offer, each with the remedy.
         state: after the last round; a checkpoint stores it.
         refused: site → why, of the round that was screened last.
         taken_back: site → the coefficients of its updates that the last outcome takes out of the
@@ -56,6 +67,7 @@ class Guard:
             coordinates.
     """
 
+    needs: ClassVar[Mapping[str, str]] = {}
     state: Any
 
     def __init__(self, config: RunConfig, *, sums: bool, linear_step: bool = True) -> None:
@@ -119,6 +131,8 @@ class Guard:
 
 class ProvingGuard(Guard):
     """Base of guards that also refuse by ``proof.py``."""
+
+    needs = BY_SITE
 
     def __init__(self, config: RunConfig, *, sums: bool, linear_step: bool = True) -> None:
         """Prepare for a run; see :class:`Guard`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -74,31 +74,32 @@ def _content_head(config: RunConfig) -> Head:
     Raises:
         TermsError: there is none, not all of it is sent, or it has fewer inputs than classes.
     """
+    if why := next(_faults(config), ""):
+        raise TermsError(f"run config: 'guard' = 'content' {why}, or {OTHERWISE}")
+    layout = list(layout_of(config.terms.model, task_for(config.terms)).values())
+    size, (rows, inputs) = sum(array.size for array in layout), layout[-2].shape
+    return Head(size - rows * (inputs + 1), rows, inputs)
+
+
+def _faults(config: RunConfig) -> Iterator[str]:
+    """Yield why content cannot be judged; a later check relies on the earlier ones."""
     terms = config.terms
     if terms.dataset == "site" and not config.server.public_records:
-        raise TermsError(
-            "run config: 'guard' = 'content' needs public records of the sites' kind, and with "
-            "'dataset' = 'site' the server has none; name a file in 'public-records', or "
-            f"{OTHERWISE}"
+        yield (
+            "needs public records of the sites' kind, and with 'dataset' = 'site' the server has "
+            "none; name a file in 'public-records'"
         )
     task, model = task_for(terms), terms.model
     if not task.classes or is_user_code(model):
-        raise TermsError(
-            f"run config: 'guard' = 'content' reads the class rows of a last layer, and 'model' "
-            f"'{model}' on '{terms.dataset}' has none that is known; {OTHERWISE}"
+        yield (
+            f"reads the class rows of a last layer, and 'model' '{model}' on '{terms.dataset}' has "
+            "none that is known; take another"
         )
     if terms.sent_part or not terms.work.sends_every_coordinate:
-        raise TermsError(
-            "run config: 'guard' = 'content' reads whole class rows of whole models; leave out "
-            f"'work', or {OTHERWISE}"
-        )
-    layout = list(layout_of(model, task).values())
-    rows, inputs = layout[-2].shape
+        yield "reads whole class rows of whole models; leave out 'work'"
+    inputs = list(layout_of(model, task).values())[-2].shape[1]
     if inputs + 1 < task.classes:
-        raise TermsError(
-            f"run config: 'guard' = 'content' needs at least {task.classes - 1} inputs of the "
-            f"last layer to tell {task.classes} classes apart, and 'model' '{model}' has {inputs}; "
-            f"take a wider one, or {OTHERWISE}"
+        yield (
+            f"needs at least {task.classes - 1} inputs of the last layer to tell {task.classes} "
+            f"classes apart, and 'model' '{model}' has {inputs}; take a wider one"
         )
-    size = sum(array.size for array in layout)
-    return Head(size - rows * (inputs + 1), rows, inputs)

@@ -15,24 +15,23 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.linalg.sums import exact_sum
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.averaging.fedavg import FedAvg
-from strategies.core.base import HDPStrategy
-from strategies.core.interface import Declaration, Disclosed, SiteRequest
+from strategies.core.base import Declaration, Disclosed, HDPStrategy
+from strategies.core.declaration import Needs
+from strategies.core.interface import SiteRequest
 from strategies.multi_model.groups import (
     UNKNOWN,
     Assignment,
     MultiModelState,
-    check_terms,
+    trained_groups,
     weights_within,
 )
 
@@ -46,17 +45,10 @@ class MultiModel(HDPStrategy):
     ``model_of_site`` where its groups change, or where a client does not train its group's model.
     """
 
-    weighting = FedAvg
-    several_models = True
-
-    def __init__(self, config: RunConfig) -> None:
-        """Prepare for the run of ``config``.
-
-        Raises:
-            StrategyError: terms that are for one model alone.
-        """
-        check_terms(self.complete_terms(config.terms), config.server)
-        super().__init__(config)
+    default_weights = FedAvg
+    needs_of_weights: ClassVar[Needs] = {
+        "weights_alone": "take the clusters after weights, such as 'mmse'"
+    }
 
     # --- written by a strategy with several models ---------------------------------------------
 
@@ -66,9 +58,7 @@ class MultiModel(HDPStrategy):
 
     def update_groups(self, state: StateT, updates: RoundUpdates) -> tuple[StateT, Assignment]:
         """Return the state and the groups of a later round, as trained."""
-        group = updates.group
-        if group is None:
-            raise StrategyError("an update belongs to no model")
+        group = trained_groups(updates)
         return state, Assignment(group, max(state.models, int(group.max()) + 1))
 
     def request_training(self, state: Any, server_round: int, site: str) -> SiteRequest:
@@ -82,13 +72,18 @@ class MultiModel(HDPStrategy):
         return state.largest_group if group == UNKNOWN else group
 
     def declare(self) -> Declaration:
-        """Declare the weighting's facts; a weighted sum per group."""
-        inner = self._weighting.declare()
-        return Declaration(inner.required_facts, inner.optional_facts)
+        """Declare the facts of the weights; a weighted sum per group, with a model each."""
+        return replace(
+            super().declare(),
+            is_weighted_sum=True,
+            is_convex=True,
+            one_model=False,
+            asks_choices=self.choice is not None,
+        )
 
     def initial_state(self, disclosed: Disclosed | None = None) -> Any:
         """Return a state without groups; subclasses with another state override it."""
-        return MultiModelState(weighting=self._weighting.initial_state(disclosed))
+        return MultiModelState(weighting=self.weights.initial_state(disclosed))
 
     def request(
         self, state: Any, server_round: int, site: str, kind: str = wire.TRAIN
@@ -110,9 +105,9 @@ class MultiModel(HDPStrategy):
         is_first = not state.models
         group_by = self.initial_groups if is_first else self.update_groups
         after, assignment = group_by(state, updates)
-        inner, outcome = self._weighting.combine(state.weighting, updates, noise)
+        inner, outcome = self.weights.combine(state.weighting, updates, noise)
         if is_first:  # round 1 may have batches of another size: no noise to learn from
-            inner = self._weighting.initial_state()
+            inner = self.weights.initial_state()
         trained = zip(updates.sites, assignment.group.tolist(), strict=True)
         after = replace(
             after,

@@ -12,10 +12,9 @@ import numpy.typing as npt
 from pydantic import Field
 
 from hdpfl_flower.clustering.clusters import LABEL_SKEW, UNCHECKED, Clusters
-from hdpfl_flower.config.server_terms import ServerTerms
 from hdpfl_flower.config.settings import Count, Settings
-from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.updates import RoundUpdates
 
 Groups = npt.NDArray[np.int64]
 Gauges = Mapping[str, float | npt.NDArray[np.float64]]
@@ -126,17 +125,8 @@ def check_clusters(settings: ClusterSettings, table: str, sites: int) -> None:
         )
 
 
-def check_terms(terms: RunTerms, server: ServerTerms) -> None:
-    """Refuse terms that are for one model alone.
-
-    Raises:
-        StrategyError: names the key.
-    """
-    wrong = {
-        "noise": (terms.noise != "records", "each site noises its own steps: leave 'noise' out"),
-        "guard": (server.guard != "none", "a guard compares updates of one model: leave it out"),
-        "second": (terms.second is not None, "it is pulled to one global model: take 'ditto'"),
-    }
-    for key, (is_wrong, remedy) in wrong.items():
-        if is_wrong:
-            raise StrategyError(f"'{key}' does not go with '{terms.strategy}': {remedy}")
+def trained_groups(updates: RoundUpdates) -> Groups:
+    """Return the model of each update; raises ``StrategyError`` where there is none."""
+    if updates.group is None:
+        raise StrategyError("an update belongs to no model")
+    return updates.group

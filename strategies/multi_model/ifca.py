@@ -57,12 +57,12 @@ class IFCA(MultiModel):
                 f"'ifca' needs the number of models, and choices: set '{table_of(type(self))}"
                 ".clusters' to 2 or more, and 'choice' to another kind than 'none'"
             )
-        check_clusters(self.settings, table_of(type(self)), len(self.roster.eligible()))
+        check_clusters(self.settings, table_of(type(self)), len(disclosed))
         return super().propose(terms, disclosed)
 
     def initial_state(self, disclosed: Disclosed | None = None) -> ChoiceState:
         """Return no groups, no votes."""
-        return ChoiceState(weighting=self._weighting.initial_state(disclosed))
+        return ChoiceState(weighting=self.weights.initial_state(disclosed))
 
     def initial_groups(
         self, state: ChoiceState, updates: RoundUpdates

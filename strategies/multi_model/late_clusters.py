@@ -173,12 +173,12 @@ class LateClusters(MultiModel):
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
         """Return the terms; raises ``StrategyError`` for clusters that cannot be."""
-        check_clusters(self.settings, table_of(type(self)), len(self.roster.eligible()))
+        check_clusters(self.settings, table_of(type(self)), len(disclosed))
         return super().propose(terms, disclosed)
 
     def initial_state(self, disclosed: Disclosed | None = None) -> LateClustersState:
         """Return one common model and empty sums."""
-        return LateClustersState(weighting=self._weighting.initial_state(disclosed))
+        return LateClustersState(weighting=self.weights.initial_state(disclosed))
 
     def is_common(self, state: LateClustersState) -> bool:
         """Return whether the clients have not parted."""

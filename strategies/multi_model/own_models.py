@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from hdpfl_flower import wire
-from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.updates import RoundUpdates
 from strategies.core.interface import SiteRequest
 from strategies.core.roster import site_order
 from strategies.multi_model.base import MultiModel
-from strategies.multi_model.groups import UNKNOWN, Assignment
+from strategies.multi_model.groups import UNKNOWN, Assignment, trained_groups
 
 
 def first_models(strategy: MultiModel, state: Any, updates: RoundUpdates) -> tuple[Any, Assignment]:
@@ -28,9 +27,7 @@ def models_with_new_sites(
 ) -> tuple[Any, Assignment]:
     """Return the groups; each new site that answered starts a model."""
     del strategy
-    if updates.group is None:
-        raise StrategyError("an update belongs to no model")
-    group, models = updates.group.copy(), state.models
+    group, models = trained_groups(updates).copy(), state.models
     # All newcomers were sent the same next number; here each gets one of its own.
     new = np.flatnonzero(group >= models)
     group[new] = models + np.arange(len(new))

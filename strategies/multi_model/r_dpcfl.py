@@ -107,12 +107,12 @@ class RDPCFL(MultiModel):
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
         """Return the terms; ``StrategyError`` with fewer sites than clusters."""
-        check_clusters(self.settings, table_of(type(self)), len(self.roster.eligible()))
+        check_clusters(self.settings, table_of(type(self)), len(disclosed))
         return super().propose(terms, disclosed)
 
     def initial_state(self, disclosed: Disclosed | None = None) -> RDPCFLState:
         """Return no groups, no votes."""
-        return RDPCFLState(weighting=self._weighting.initial_state(disclosed))
+        return RDPCFLState(weighting=self.weights.initial_state(disclosed))
 
     # --- 1. clusters of the first updates ------------------------------------------------------
 

@@ -53,7 +53,13 @@ class MMSE(HDPStrategy):
         unless the guard bounds the weights after them.
         """
         facts, is_final = CLAIMS | self.settings.facts, self.server.guard == "cap"
-        return Declaration(optional_facts=facts, is_convex=False, is_final=is_final)
+        return Declaration(
+            optional_facts=facts, is_convex=False, is_final=is_final, survives_projection=False
+        )
+
+    def inside(self) -> HDPStrategy:
+        """Return the form with one weight per client."""
+        return OneWeightMMSE(self.config)
 
     def initial_state(self, disclosed: Disclosed | None = None) -> MMSEState:
         """Return no uploads and no sums."""

@@ -21,11 +21,10 @@ class Oracle(HDPStrategy):
     """Weights by the true noise."""
 
     name = "oracle"
-    constant_weights = True
 
     def declare(self) -> Declaration:
         """Declare the fact that weighs."""
-        return Declaration(frozenset({"noise-std"}))
+        return Declaration(frozenset({"noise-std"}), constant_weights=True)
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream

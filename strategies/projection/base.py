@@ -12,29 +12,25 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import AtLeastOne, Settings
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies.core.base import Declaration, Disclosed, HDPStrategy, State
-from strategies.core.public_split import parse_split
+from strategies.averaging.weiavg import WeiAvg
+from strategies.core.base import Declaration, HDPStrategy, State
+from strategies.core.declaration import Needs
 from strategies.core.sampler import Sampler
 
 log = logging.getLogger("hdpfl.server")
 
 Projection = tuple[npt.NDArray[np.float32], int]
 """Aggregate with its private part projected, and the number of directions."""
-
-
-def check_split(config: RunConfig) -> None:
-    """Raise ``TermsError`` where ``public-split`` is not one."""
-    parse_split(config.server.public_split)
 
 
 def public_sites(updates: RoundUpdates, sampler: Sampler) -> npt.NDArray[np.bool_]:
@@ -64,29 +60,20 @@ class ProjectionSettings(Settings):
 
 
 class Projected(HDPStrategy):
-    """Weights of ``weighting``, with the private part projected."""
+    """Weights of another strategy, with the private part projected."""
 
     settings_type: ClassVar[type[Settings]] = ProjectionSettings
     settings: ProjectionSettings
-
-    def __init__(self, config: RunConfig) -> None:
-        """Prepare the run; raises ``TermsError`` for an unknown split."""
-        check_split(config)
-        super().__init__(config)
+    default_weights = WeiAvg
+    needs_of_weights: ClassVar[Needs] = {
+        "survives_projection": "take 'mmse' alone, or '+pfa' after 'robust-hdp' or 'fedavg'"
+    }
 
     def declare(self) -> Declaration:
-        """Declare ε and the facts of the weighting; a projection is no weighted sum."""
-        inner = self._weighting.declare()
-        return Declaration(
-            inner.required_facts | {"epsilon"},
-            inner.optional_facts,
-            is_weighted_sum=False,
-            is_convex=False,
-        )
-
-    def initial_state(self, disclosed: Disclosed | None = None) -> State:
-        """Return the state of the strategy that weighs."""
-        return self._weighting.initial_state(disclosed)
+        """Declare ε and the facts of the weights; a projection is no weighted sum."""
+        offers = super().declare()
+        facts = offers.required_facts | {"epsilon"}
+        return replace(offers, required_facts=facts, is_weighted_sum=False, is_convex=False)
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream
@@ -96,7 +83,7 @@ class Projected(HDPStrategy):
         The journal's ``public`` marks the public sites of the round and ``subspace_rank`` the
         directions kept; 0 means that nothing was projected, for want of public or private sites.
         """
-        state, outcome = self._weighting.combine(state, updates, noise)
+        state, outcome = self.weights.combine(state, updates, noise)
         public, rank, update = public_sites(updates, self.sampler), 0, outcome.update
         # No public update spans no subspace, and without private weight there is nothing to
         # project.

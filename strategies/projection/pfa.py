@@ -30,7 +30,6 @@ from pydantic import Field
 from hdpfl_flower.linalg.projection import project_private
 from hdpfl_flower.linalg.sums import inner_products, weighted_sum
 from hdpfl_flower.updates import RoundUpdates
-from strategies.averaging.weiavg import WeiAvg
 from strategies.projection.base import Projected, Projection, ProjectionSettings
 
 
@@ -47,7 +46,7 @@ class SubspaceSettings(ProjectionSettings):
 class PFA(Projected):
     """Project private updates on the directions of public ones; alone, weights by ε."""
 
-    name, weighting = "pfa", WeiAvg
+    name = "pfa"
     settings_type = SubspaceSettings
     settings: SubspaceSettings
 

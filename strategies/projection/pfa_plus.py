@@ -44,7 +44,6 @@ import numpy.typing as npt
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import NoSettings
-from hdpfl_flower.errors import TermsError
 from hdpfl_flower.linalg.projection import project_private
 from hdpfl_flower.linalg.step_direction import Direction
 from hdpfl_flower.linalg.sums import inner_products, weighted_sum
@@ -52,10 +51,8 @@ from hdpfl_flower.models.networks import flatten
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from hdpfl_flower.weighting.by_epsilon import epsilon_weights
-from strategies.averaging.weiavg import WeiAvg
-from strategies.core.base import Disclosed
+from strategies.core.base import Declaration, Disclosed, HDPStrategy
 from strategies.core.interface import RoundSetup, RoundStart, SiteRequest
-from strategies.core.round_report import RoundReport
 from strategies.projection.base import Projected, Projection
 
 log = logging.getLogger("hdpfl.server")
@@ -117,19 +114,18 @@ class PFAPlusState:
 class PFAPlus(Projected):
     """Weight by ε; each private site sends one number, along the model's last step."""
 
-    name, weighting = "pfa-plus", WeiAvg
+    name = "pfa-plus"
     settings_type = NoSettings
 
-    def __init__(self, config: RunConfig) -> None:
-        """Prepare for the run of ``config``.
+    def __init__(self, config: RunConfig, weights: HDPStrategy | None = None) -> None:
+        """Prepare for the run of ``config``."""
+        super().__init__(config, weights)
+        # Both of a round, for every site of it asks.
+        self._lines, self._split = _Lines({}), _Split()
 
-        Raises:
-            TermsError: terms that one direction, or one number a site, cannot satisfy.
-        """
-        check_terms(config)
-        super().__init__(config)
-        self._lines = _Lines({})  # both of a round, for every site of it asks
-        self._split: tuple[RoundReport, frozenset[str]] | None = None
+    def declare(self) -> Declaration:
+        """Declare a projection's facts; a private site sends one number."""
+        return replace(super().declare(), whole_updates=False)
 
     def initial_state(self, disclosed: Disclosed | None = None) -> PFAPlusState:
         """Return no models, no answers."""
@@ -213,18 +209,30 @@ class PFAPlus(Projected):
 
     def _public(self) -> frozenset[str]:
         """Return the public sites among those asked in this round."""
-        if self._split is None or self._split[0] is not self.report:
-            disclosed, asked = self.roster.disclosed, self.report.asked
-            epsilons = {site: disclosed[site]["epsilon"] for site in asked}
-            public = self.sampler.public_sites(epsilons) if asked else frozenset[str]()
-            self._split = self.report, public & frozenset(asked)
-        return self._split[1]
+        if self._split.asked is not self.asked:
+            # The sampler has the ε of all that it drew from.
+            public = self.sampler.public_sites({}) if self.asked else frozenset[str]()
+            self._split = _Split(self.asked, public & frozenset(self.asked))
+        return self._split.public
 
     def _lines_of(self, state: PFAPlusState) -> _Lines:
         """Return the state's directions, computed once a round."""
         if self._lines.models is not state.models:
             self._lines = _Lines(state.models)
         return self._lines
+
+
+@dataclass(frozen=True)
+class _Split:
+    """Public sites of a round.
+
+    Attributes:
+        asked: the sites that are asked.
+        public: those of them that are public.
+    """
+
+    asked: tuple[str, ...] = ()
+    public: frozenset[str] = frozenset()
 
 
 class _Lines:
@@ -253,16 +261,3 @@ def _began(state: PFAPlusState, site: str) -> str:
     return next(
         (digest for digest in reversed(state.answered.get(site, ())) if digest in earlier), ""
     )
-
-
-def check_terms(config: RunConfig) -> None:
-    """Refuse a configuration that one direction or one number cannot satisfy.
-
-    Raises:
-        TermsError: names the key.
-    """
-    if config.server.guard != "none":
-        raise TermsError(
-            "run config: 'guard' compares whole updates, and 'pfa-plus' gets one number of a "
-            "private site; set 'guard' to 'none', or take 'pfa'"
-        )

@@ -14,24 +14,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from hdpfl_flower.weighting.by_epsilon import epsilon_weights
 from strategies.core.base import Declaration, HDPStrategy, State
-from strategies.projection.base import check_split, public_sites
+from strategies.projection.base import public_sites
 
 
 class PublicOnly(HDPStrategy):
     """Average the public sites only (the loosest ε), weighted by ε."""
 
     name = "public-only"
-
-    def __init__(self, config: RunConfig) -> None:
-        """Prepare the run; raises ``TermsError`` for an unknown split."""
-        check_split(config)
-        super().__init__(config)
 
     def declare(self) -> Declaration:
         """Declare the fact that weighs."""

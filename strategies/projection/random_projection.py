@@ -18,14 +18,13 @@ import numpy.typing as npt
 from hdpfl_flower.linalg.projection import project_at_random
 from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.updates import RoundUpdates
-from strategies.averaging.weiavg import WeiAvg
 from strategies.projection.base import Projected, Projection
 
 
 class RandomProjection(Projected):
     """Project private updates on random directions (control for pfa); alone, weights by ε."""
 
-    name, weighting = "random-projection", WeiAvg
+    name = "random-projection"
 
     def project(
         self,

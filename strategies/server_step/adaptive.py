@@ -23,7 +23,7 @@ from pydantic import Field
 
 from hdpfl_flower.config.settings import Positive, Settings
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies.server_step.step import ServerStep, moved_by
+from strategies.server_step.step import PAST, ServerStep, moved_by
 
 Floats = npt.NDArray[np.float64]
 
@@ -64,6 +64,7 @@ class Adam(ServerStep):
     settings: AdaptiveSettings
     is_linear = False
     default_rate = 0.01
+    needs = PAST
 
     def initial_state(self) -> AdaptiveState:
         """Return no momentum, no squares."""

@@ -27,8 +27,9 @@ Threat model: that of the strategy before the ``+``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -42,7 +43,7 @@ from hdpfl_flower.linalg.sums import exact_sum, inner_products
 from hdpfl_flower.linalg.types import Matrix, Updates, Vector
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.server_step.mixing_gate import is_better
-from strategies.server_step.step import ServerStep, moved_by
+from strategies.server_step.step import PAST, ServerStep, moved_by
 
 RIDGE = 1e-10
 """Ridge of the mixing, a share of the largest residual's square."""
@@ -92,6 +93,11 @@ class Anderson(ServerStep):
     settings_type = AndersonSettings
     settings: AndersonSettings
     is_linear = False
+    needs: ClassVar[Mapping[str, str]] = {
+        **PAST,
+        "fresh_noise": "take '+momentum' in its place",
+        "noisy_updates": "take '+momentum' in its place, or leave 'noise' out",
+    }
 
     def __init__(self, config: RunConfig) -> None:
         """Prepare for the run of ``config``."""

@@ -32,8 +32,9 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -86,32 +87,34 @@ class FoundState:
     energy: float = 0.0
 
 
-def step_of(step: type[ServerStep], config: RunConfig) -> ServerStep:
-    """Return the run's server step: ``step``, or a plain step with an adaptive rate.
+def step_type(step: type[ServerStep], config: RunConfig) -> type[ServerStep]:
+    """Return the class of the run's server step: ``step``, or one with an adaptive rate.
 
     Raises:
         TermsError: the rate is to be found, and ``step`` or ``server-schedule`` has one of its own.
     """
     if config.server.server_learning_rate != FOUND:
-        return step(config)
-    if step is not ServerStep:
+        return step
+    own = "" if config.server.server_schedule == "constant" else "'server-schedule'"
+    own = own if step is ServerStep else f"'+{step.name}'"
+    if own:
         raise TermsError(
-            "run config: a found rate is that of the plain step, and 'strategy' "
-            f"'{config.terms.strategy}' has a server step of its own; leave out '+{step.name}', or "
-            "'server-learning-rate' = 'found'"
+            "run config: a found rate is that of the plain step, with a schedule of its own; leave "
+            f"out {own}, or 'server-learning-rate' = 'found'"
         )
-    if config.server.server_schedule != "constant":
-        raise TermsError(
-            "run config: a found rate has a schedule of its own; leave out 'server-schedule', or "
-            "'server-learning-rate' = 'found'"
-        )
-    return FoundRate(config)
+    return FoundRate
 
 
 class FoundRate(ServerStep):
     """The plain step at a rate that it finds."""
 
+    name = "found"
     is_linear = False
+    needs: ClassVar[Mapping[str, str]] = {
+        "one_model": "leave 'server-learning-rate' = 'found' out",
+        "common_start": "leave 'server-learning-rate' = 'found' out, or take 'fedprox'",
+        "fresh_noise": "leave 'server-learning-rate' = 'found' out",
+    }
 
     def __init__(self, config: RunConfig) -> None:
         """Prepare for the run of ``config``."""

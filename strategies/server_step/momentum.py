@@ -16,7 +16,7 @@ from pydantic import Field
 
 from hdpfl_flower.config.settings import Settings
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies.server_step.step import ServerStep, moved_by
+from strategies.server_step.step import PAST, ServerStep, moved_by
 
 
 class MomentumSettings(Settings):
@@ -44,6 +44,7 @@ class ServerMomentum(ServerStep):
     name = "momentum"
     settings_type = MomentumSettings
     settings: MomentumSettings
+    needs = PAST
 
     def initial_state(self) -> MomentumState:
         """Return no momentum."""

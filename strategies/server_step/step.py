@@ -11,6 +11,7 @@ Threat model: that of the strategy before the ``+``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -28,6 +29,13 @@ from strategies.server_step.schedule import read_schedule
 @dataclass(frozen=True)
 class NoPast:
     """State of a step without memory."""
+
+
+PAST: Mapping[str, str] = {
+    "one_model": "leave it out, and set 'server-learning-rate'",
+    "common_start": "leave it out: 'server-learning-rate' moves both",
+}
+"""Needs of steps with a past: of one model that all sites start from."""
 
 
 def table_of(part: type[Any]) -> str:
@@ -50,6 +58,7 @@ class ServerStep:
         is_linear: whether a part of Δ moves the model, in the end, by the same multiple in every
             round: then a guard can take a part out of the model again.
         default_rate: η where ``server-learning-rate`` is ``auto``.
+        needs: properties that the strategy must offer, each with the remedy.
         settings: its own, of the run.
 
     Guarantees:
@@ -60,6 +69,7 @@ class ServerStep:
     settings_type: ClassVar[type[Settings]] = NoSettings
     is_linear: ClassVar[bool] = True
     default_rate: ClassVar[float] = 1.0
+    needs: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, config: RunConfig) -> None:
         """Prepare for the run of ``config``.

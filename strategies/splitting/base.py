@@ -22,42 +22,38 @@ from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from hdpfl_flower.work import Plain, Work
 from strategies.averaging.fedavg import FedAvg
-from strategies.core.base import HDPStrategy, table_of
-from strategies.core.interface import Declaration, Disclosed, RoundSetup, RoundStart, State
+from strategies.core.base import Declaration, HDPStrategy, State, table_of
+from strategies.core.interface import RoundSetup, RoundStart
 from strategies.splitting.pulls import ProximalSettings, Pulls
 from strategies.splitting.scheme import FEDPROX, Scheme
 
 
 class Splitting(HDPStrategy):
-    """Splitting of the clients of ``weighting``, with β = 1.
+    """Splitting of the clients of another strategy, with β = 1.
 
     Attributes:
         scheme: the relaxations α, β, γ.
     """
 
-    weighting = FedAvg
+    default_weights = FedAvg
     scheme: ClassVar[Scheme] = FEDPROX
     work: ClassVar[Work] = Plain(pull=0.1)
     settings_type: ClassVar[type[Settings]] = ProximalSettings
     settings: ProximalSettings
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, weights: HDPStrategy | None = None) -> None:
         """Prepare for the run of ``config``.
 
         Raises:
             TermsError: a setting is wrong, or the schedule makes the pull too long in some round.
         """
-        super().__init__(config)
+        super().__init__(config, weights)
         self._pulls = Pulls.read(self.terms, self.settings.prox_schedule, table_of(type(self)))
 
     def declare(self) -> Declaration:
-        """Declare the weighting's facts; a step with αγ ≠ 1 is not convex."""
-        inner = self._weighting.declare()
-        return replace(inner, is_convex=inner.is_convex and self._scale == 1)
-
-    def initial_state(self, disclosed: Disclosed | None = None) -> State:
-        """Return the state of the strategy that weighs."""
-        return self._weighting.initial_state(disclosed)
+        """Declare the facts of the weights; a step with αγ ≠ 1 is not convex."""
+        offers = super().declare()
+        return replace(offers, is_convex=offers.is_convex and self._scale == 1)
 
     def begin_round(self, state: State, start: RoundStart) -> RoundSetup:
         """Return the terms with the round's pull."""
@@ -67,7 +63,7 @@ class Splitting(HDPStrategy):
         self, state: State, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[State, Outcome]:
         """Return αγ times the aggregate of the strategy that weighs."""
-        state, outcome = self._weighting.combine(state, updates, noise)
+        state, outcome = self.weights.combine(state, updates, noise)
         scale = self._scale
         if scale == 1:
             return state, outcome

@@ -19,20 +19,15 @@ from hdpfl_flower import wire
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.linalg.sums import square_sum
-from hdpfl_flower.models.networks import flatten, layout_of
+from hdpfl_flower.models.networks import layout_of
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from hdpfl_flower.work import Plain, Work
 from strategies.averaging.fedavg import FedAvg
-from strategies.core.base import HDPStrategy
-from strategies.core.interface import (
-    Declaration,
-    Disclosed,
-    RoundSetup,
-    RoundStart,
-    SiteRequest,
-    Stateless,
-)
+from strategies.core.base import Declaration, Disclosed, HDPStrategy, Stateless
+from strategies.core.declaration import Needs
+from strategies.core.interface import RoundSetup, RoundStart, SiteRequest
+from strategies.server_step.step import ServerStep
 from strategies.splitting.scheme import Scheme
 from strategies.splitting.starts import Starts, next_starts, weights_of, with_shares
 
@@ -55,7 +50,11 @@ class OwnStartState:
 class OwnStarts(HDPStrategy):
     """Splitting with β ≠ 1."""
 
-    weighting = FedAvg
+    default_weights = FedAvg
+    needs_of_weights: ClassVar[Needs] = {
+        "constant_weights": "take '+fedprox', or constant weights, such as 'fedavg' or 'weiavg', "
+        "before it"
+    }
     work: ClassVar[Work] = Plain(pull=0.1)
 
     @property
@@ -64,11 +63,9 @@ class OwnStarts(HDPStrategy):
         """The relaxations α, β, γ."""
 
     def declare(self) -> Declaration:
-        """Declare the weighting's facts; the step includes models that the server keeps."""
-        inner = self._weighting.declare()
-        return Declaration(
-            inner.required_facts, inner.optional_facts, is_weighted_sum=False, is_convex=False
-        )
+        """Declare the facts of the weights; the step includes models that the server keeps."""
+        offers = super().declare()
+        return replace(offers, is_weighted_sum=False, is_convex=False, common_start=False)
 
     def initial_state(self, disclosed: Disclosed | None = None) -> OwnStartState:
         """Return no starts: all sites begin at the run's initial model.
@@ -77,8 +74,8 @@ class OwnStarts(HDPStrategy):
             TermsError: the sites that take part need more than ``memory-mb``.
         """
         if disclosed is not None:
-            self._check_memory(len(self.roster.eligible()))
-        return OwnStartState(weighting=self._weighting.initial_state(disclosed))
+            self._check_memory(len(disclosed))
+        return OwnStartState(weighting=self.weights.initial_state(disclosed))
 
     def begin_round(self, state: OwnStartState, start: RoundStart) -> RoundSetup:
         """Refuse new sites that there is no memory for."""
@@ -97,8 +94,7 @@ class OwnStarts(HDPStrategy):
         dual = state.starts.duals.get(site)
         if kind != wire.TRAIN or dual is None:
             return SiteRequest()
-        start = flatten(self._record.template) + dual
-        return SiteRequest(own=site, start=start.astype(np.float32))
+        return SiteRequest(own=site, apart=dual)
 
     def combine(
         self, state: OwnStartState, updates: RoundUpdates, noise: RandomStream
@@ -108,12 +104,12 @@ class OwnStarts(HDPStrategy):
         The journal's ``dual_norm`` is ‖uᵢ − ū‖ of each site after the round, ``absent`` counts the
         sites with a start that sent no update that could be used.
         """
-        weighting, weighed = self._weighting.combine(state.weighting, updates, noise)
+        weighting, weighed = self.weights.combine(state.weighting, updates, noise)
         shares = with_shares(state.starts.shares, updates.sites, weighed.weights)
         before, sites = replace(state.starts, shares=shares), updates.sites
         # The server's step multiplies all that it is given by its rate s: ū moves by sγ…, as the
         # starts do, and P_H z is divided by s.
-        rate = self.step.rate(updates.server_round)
+        rate = ServerStep(self.config).rate(updates.server_round)
         scheme = replace(self.scheme, gamma=rate * self.scheme.gamma)
         starts, move = next_starts(scheme, before, sites, updates.updates)
         absent = sorted(starts.duals.keys() - set(sites))

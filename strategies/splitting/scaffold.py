@@ -38,7 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,7 @@ from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.averaging.fedavg import FedAvg
 from strategies.core.base import Declaration, Disclosed, HDPStrategy
+from strategies.core.declaration import Needs
 from strategies.core.interface import RoundSetup, RoundStart, SiteRequest
 
 Row = npt.NDArray[np.float32]
@@ -121,17 +122,26 @@ class Scaffold(HDPStrategy):
     """
 
     name = "scaffold"
-    weighting = FedAvg
+    default_weights = FedAvg
+    needs_of_weights: ClassVar[Needs] = {
+        "weights_alone": "take '+scaffold' after weights, such as 'mmse'",
+        "is_weighted_sum": "take '+scaffold' after weights, such as 'mmse'",
+    }
 
     def declare(self) -> Declaration:
-        """Declare the facts of a site's steps; no update contains a displacement."""
-        inner = self._weighting.declare()
-        facts = inner.optional_facts | facts_needed(self.terms)
-        return replace(inner, optional_facts=facts, is_convex=False)
+        """Declare the facts of a site's steps; an upload moves all sites in the next round."""
+        offers = super().declare()
+        return replace(
+            offers,
+            optional_facts=offers.optional_facts | facts_needed(self.terms),
+            is_convex=False,
+            fresh_noise=False,
+            free_steps=False,
+        )
 
     def initial_state(self, disclosed: Disclosed | None = None) -> ScaffoldState:
         """Return no control variates."""
-        return ScaffoldState(weighting=self._weighting.initial_state(disclosed))
+        return ScaffoldState(weighting=self.weights.initial_state(disclosed))
 
     def begin_round(self, state: ScaffoldState, start: RoundStart) -> RoundSetup:
         """Return the round as it is.
@@ -169,7 +179,7 @@ class Scaffold(HDPStrategy):
         local_steps = disclosed_steps(self.terms, updates)
         steps, middle = local_steps.counts, float(local_steps.counts.mean())
         own_parts, moved = _own_parts(state, updates, steps)
-        inner, outcome = self._weighting.combine(
+        inner, outcome = self.weights.combine(
             state.weighting, _as_of_equal_steps(updates, own_parts, middle / steps), noise
         )
         # s·k̄·Σ wᵢuᵢ/kᵢ, as a multiple of a sum by weights that add up to 1.

@@ -158,7 +158,7 @@ class LevelStudy(Study):
             "data-dir": options.data_dir,
             "runs-dir": str((folder / "runs").absolute()),
         }
-        strategy = check_strategy(config["strategy"])
+        strategy = check_strategy(config["strategy"]).weights
         table, settings = table_of(strategy), strategy.settings_type.names()
         config = {f"{table}.{key}" if key in settings else key: v for key, v in config.items()}
         if seed == SEARCH_SEED:

@@ -29,7 +29,7 @@ from hdpfl_tools.simulation.sites import InProcessContext
 from server_app.run import checkpointing, rounds
 from server_app.run.checkpointing import Checkpoints
 from server_app.run.resume import open_run
-from strategies.core.base import HDPStrategy
+from strategies.core.kernel import Kernel
 
 SIGKILL, PATIENCE = 9, 240
 RUN_ID = "r"
@@ -73,8 +73,8 @@ class Server:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def put_points(self) -> None:
-        self._around(HDPStrategy, "configure_train", before=self._begin, after="round opened")
-        self._around(HDPStrategy, "aggregate_train", after="aggregated")
+        self._around(Kernel, "configure_train", before=self._begin, after="round opened")
+        self._around(Kernel, "aggregate_train", after="aggregated")
         self._around(LocalGrid, "_answer", after=self._answered)
         self._around(LocalGrid, "send_and_receive", after="all have answered")
         self._around(checkpointing, "write_checkpoint", after="checkpoint written")

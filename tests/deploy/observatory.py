@@ -26,9 +26,10 @@ from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_tools.coordinator.certificates import make_authority
+from hdpfl_tools.simulation.drawn_records import simulated_records
 from hdpfl_tools.simulation.in_process.grid import LocalGrid
 from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
-from hdpfl_tools.simulation.sites import InProcessContext, simulated_records
+from hdpfl_tools.simulation.sites import InProcessContext
 from server_app.run.rounds import run
 
 ROOT = Path(__file__).parents[2]

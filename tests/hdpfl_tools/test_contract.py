@@ -14,7 +14,7 @@ from hdpfl_flower.errors import HDPFLError
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Revision
 from hdpfl_tools.contract import CHECKS, Subject, rows_of, shares_of
-from strategies import SERVER_STEPS, STRATEGIES, check_strategy, make_strategy
+from strategies import SERVER_STEPS, STRATEGIES, check_strategy, make_kernel, make_strategy
 from strategies.averaging.fedavg import FedAvg
 from strategies.core.checks import check_outcome
 from tests.cases import sampled
@@ -118,7 +118,7 @@ def test_levels_are_a_weighted_sum_unless_stated(name: str, ratio: str, noise: s
     config = {"strategy": name, "noise": noise}
     if name == "fedhdp":
         config["fedhdp.level-ratio"] = ratio
-    said = check_strategy(name)(RunConfig.parse(config)).declare().is_weighted_sum
+    said = make_strategy(RunConfig.parse(config)).declare().is_weighted_sum
     assert said == (noise != "server" and (name == "dp-fedavg" or "auto" not in ratio))
     if noise == "server":
         return
@@ -139,21 +139,20 @@ GUARDS = get_args(ServerTerms.model_fields["guard"].annotation)
 def test_every_guard_works_with_a_rule_or_is_refused(name: str, guard: str) -> None:
     """Refused with several models, starts or control variates; bounds on weights without a sum."""
     terms = RunConfig.parse({"strategy": name, "guard": guard})
-    never = check_strategy(name).several_models or name in (*OWN_STARTS, *SPLIT)
-    in_parts = (
-        check_strategy(name).complete_terms(terms.terms).work.sent_part and guard == "content"
-    )
+    offers, work = subject_of(name).new().declare(), subject_of(name).new().terms.work
+    never = not (offers.one_model and offers.common_start and offers.fresh_noise)
+    in_parts = work.sent_part and guard == "content"
     if guard != "none" and (never or in_parts or (not is_sum(name) and guard == "cap")):
         with pytest.raises(HDPFLError, match="'guard'"):
             make_strategy(terms)
         return
-    rule = make_strategy(terms)
+    kernel = make_kernel(terms)
     # As large as the run's model, in whose class rows content is read.
     updates = subject_of(name).updates(rows_of(13, 650))
-    kept = rule.guard.screen(updates)
+    kept = kernel.guard.screen(updates)
     assert kept.sites == updates.sites
-    _, outcome = rule.combine(rule.initial_state(), kept, RandomStream(bytes(32)))
-    guarded = rule.guard.reweigh(outcome, kept)
+    _, outcome = kernel.strategy.combine(kernel.state, kept, RandomStream(bytes(32)))
+    guarded = kernel.guard.reweigh(outcome, kept)
     check_outcome(guarded, kept)
     if guard == "cap":
         assert guarded.weights.max() <= 3 / 13 * (1 + 1e-9)

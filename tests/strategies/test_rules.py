@@ -14,7 +14,7 @@ from hdpfl_flower.weighting.by_records import record_weights
 from hdpfl_flower.weighting.inverse_variance import RobustHDPSettings, inverse_variance_weights
 from strategies import SETTINGS_OWNERS, STRATEGIES, check_strategy, make_strategy
 from strategies.averaging.minimum import Minimum
-from strategies.settings import setting_rows, with_own_settings
+from strategies.settings import assigned, setting_rows, with_own_settings
 
 
 def test_record_weights_are_shares_and_a_lie_buys_at_most_ten_medians() -> None:
@@ -95,8 +95,13 @@ def test_a_setting_of_a_strategy_that_does_not_run_is_refused_but_at_its_default
 def test_a_composed_strategy_has_the_settings_of_each_part(name: str) -> None:
     config = config_of(name, **{"robust-hdp.estimator": "rpca"})
     strategy: Any = make_strategy(config)
-    assert strategy._weighting.settings.estimator == "rpca"
+    assert strategy.weights.settings.estimator == "rpca"
     own = with_own_settings(config, check_strategy(name)).settings
     assert own["robust-hdp"] == {"estimator": "rpca"}
     with pytest.raises(TermsError, match=r"'mmse\.estimator'"):
         make_strategy(config_of(name, **{"mmse.estimator": "rpca"}))
+
+
+def test_a_setting_of_what_runs_may_be_named_without_it() -> None:
+    said = assigned(["estimator=rpca", "rounds=3"], [check_strategy("robust-hdp+pfa")])
+    assert said == {"robust-hdp.estimator": "rpca", "rounds": 3}

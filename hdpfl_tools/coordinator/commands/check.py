@@ -67,9 +67,9 @@ def _check_run(path: Path, app: Path) -> None:
     if is_own(config.terms.dataset):  # for simulations, in which the data set says the task
         return
     with waiting("imports and checks"):
-        from server_app.run.rounds import ready_strategy
+        from server_app.run.rounds import ready_kernel
 
-        ready_strategy(config)
+        ready_kernel(config)
 
 
 def _declared(app: Path) -> set[str]:
@@ -90,7 +90,21 @@ def _faults_of(strategy: str, *, quiet: bool) -> dict[str, str]:
             faults[text] = fault or ""
             if not quiet:
                 show_line(f"FAILED  {text}: {printable(fault)}" if fault else f"ok      {text}")
+    for line in () if quiet else _missing(strategy):
+        show_line(line)
     return faults
+
+
+def _missing(strategy: str) -> Iterator[str]:
+    """Yield each property that the strategy lacks, with the options that need it."""
+    from strategies import make_strategy, options
+    from strategies.core.declaration import PROPERTIES
+
+    offers = make_strategy(RunConfig.parse({"strategy": strategy})).declare()
+    for name, words in PROPERTIES.items():
+        without = [option for option, needs in options() if name in needs]
+        if not getattr(offers, name):
+            yield f"without {', '.join(without)}: needs {words.needed}"
 
 
 def flatten(config: Mapping[str, Any]) -> Iterator[str]:

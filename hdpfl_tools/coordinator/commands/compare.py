@@ -122,7 +122,7 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
         from hdpfl_tools.simulation.in_process.own_model import rehearse_own_model
         from hdpfl_tools.simulation.own_data.dataset import with_own_task
         from server_app.run.reuse import NAME, check_same_sites, check_same_terms
-        from server_app.run.rounds import finalize_terms, ready_strategy
+        from server_app.run.rounds import finalize_terms, ready_kernel
         from strategies import SETTINGS_OWNERS, check_strategy
         from strategies.settings import assigned, check_settings, with_own_settings
 
@@ -165,7 +165,7 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
             for job in jobs_of(base, names, seeds, clients)
         ]
         for job in todo:  # all of them before the first
-            ready_strategy(job.config)
+            ready_kernel(job.config)
             least = min(job.config.server.min_sites, clients)
             sent = finalize_terms(job.config.updated(min_sites=least))
             check_same_terms(folder / sent.terms.run_id, sent, "name another --out")
@@ -292,11 +292,10 @@ def _rate_lines(comparison: Comparison) -> Iterator[str]:
     """Yield each strategy's rates, where ``learning-rate`` = ``auto`` leaves them open."""
     from hdpfl_flower.config.server_terms import rates_line
     from strategies import check_strategy
-    from strategies.composition import with_rate
 
     if comparison.config.rate_is_open:
         for name in comparison.strategies():
-            config = with_rate(check_strategy(name), comparison.config.updated(strategy=name))
+            config = check_strategy(name).with_rate(comparison.config.updated(strategy=name))
             yield f"{name}: {rates_line(config.as_config())}"
 
 

@@ -161,14 +161,14 @@ def _alone_table(comparison: Comparison, folders: Folders) -> Iterator[TextTable
     alone = {seed: read_site_metrics(folders[ALONE, seed]) for seed in seeds}
     rows = []
     for name in comparison.strategies():
-        pairs = [
+        of_seeds = [
             better_alone(alone[seed], read_site_metrics(folders[name, seed]), metric)
             for seed in seeds
             if name != ALONE and (name, seed) in comparison.rounds
         ]
-        if pairs:
-            mean = np.mean([len(sites) for sites, _ in pairs])
-            rows.append((name, f"{mean:.3g} of {pairs[0][1]}", _first(pairs[0][0]) or "none"))
+        if of_seeds:
+            first, mean = of_seeds[0], np.mean([len(better.sites) for better in of_seeds])
+            rows.append((name, f"{mean:.3g} of {first.compared}", _first(first.sites) or "none"))
     if rows and any(best_of(metrics, metric) for metrics in alone.values()):
         title = f"Better off alone ('{ALONE}', under the same budget)"
         head = ("strategy", "sites", "which (first seed)")

@@ -41,7 +41,7 @@ from server_app.run.rounds import (
     OnEnd,
     OnEvent,
     RunResult,
-    ready_strategy,
+    ready_kernel,
     run,
     write_result,
 )
@@ -179,8 +179,8 @@ def _run(
 ) -> RunResult:
     """Run over ``grid`` with seeded randomness, test the personal models, close the ledgers."""
     check_draws(config, grid.num_sites)
-    strategy = ready_strategy(config)
-    grid.ask_for(strategy.needs | strategy.welcomes)
+    kernel = ready_kernel(config)
+    grid.ask_for(kernel.needs | kernel.welcomes)
     # Fewer than 'min-sites' may be all there are: no wait for the rest.
     least = min(config.server.min_sites, len(list(grid.get_node_ids())))
     config = config.updated(min_sites=least)

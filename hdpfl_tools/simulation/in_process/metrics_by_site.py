@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from hdpfl_flower.models.site_summary import PERSONAL, SITE, is_error
@@ -45,10 +46,23 @@ def best_of(metrics: Mapping[str, BySite], metric: str) -> dict[str, float]:
     return best
 
 
+@dataclass(frozen=True)
+class BetterAlone:
+    """Sites with better local training.
+
+    Attributes:
+        sites: in order.
+        compared: the sites with both models.
+    """
+
+    sites: tuple[str, ...]
+    compared: int
+
+
 def better_alone(
     alone: Mapping[str, BySite], joined: Mapping[str, BySite], metric: str
-) -> tuple[list[str], int]:
-    """Return the sites with better local training, and the number compared.
+) -> BetterAlone:
+    """Return the sites with better local training.
 
     Args:
         alone: of a run of ``local``, on the same sites.
@@ -58,10 +72,10 @@ def better_alone(
     >>> alone = {"site-": {"1": {"accuracy": 0.5}, "2": {"accuracy": 0.75}}}
     >>> joined = {"site-": {"1": {"accuracy": 0.75}, "2": {"accuracy": 0.5}}}
     >>> better_alone(alone, joined, "accuracy")
-    (['2'], 2)
+    BetterAlone(sites=('2',), compared=2)
     """
     first, second = best_of(alone, metric), best_of(joined, metric)
     both = [site for site in first if site in second]
     sign = -1 if is_error(metric) else 1
     better = [site for site in both if sign * first[site] > sign * second[site]]
-    return sorted(better, key=lambda site: (len(site), site)), len(both)
+    return BetterAlone(tuple(sorted(better, key=lambda site: (len(site), site))), len(both))

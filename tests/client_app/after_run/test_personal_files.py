@@ -19,7 +19,7 @@ from client_app.site.site import Site
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import DataError, Declined
-from hdpfl_tools.simulation.sites import SimulatedSite, simulated_state_path
+from hdpfl_tools.simulation.sites import Place, SimulatedSite, simulated_state_path
 from tests.client_app.messages import make_site, terms_of
 
 VECTORS = {
@@ -106,10 +106,10 @@ def test_a_simulated_site_keeps_it_in_the_runs_folder(tmp_path: Path) -> None:
     path = make_site(tmp_path)
     path.write_text(path.read_text().replace('[state]\npath = "state"\n', ""))
     profile, config = Profile.load(path), RunConfig.parse({"runs-dir": str(tmp_path / "runs")})
-    site = SimulatedSite(profile, config.terms, index=(3, 5), config=config)
+    site = SimulatedSite(profile, config.terms, place=Place(3, 5), config=config)
     found = personal_state_path(site)
     assert found == simulated_state_path(config, 3)
     assert found.is_relative_to(tmp_path / "runs")
-    assert found != personal_state_path(replace(site, index=(4, 5)))
+    assert found != personal_state_path(replace(site, place=Place(4, 5)))
     with pytest.raises(Declined, match=r"set 'state.path'"):
         personal_state_path(Site(profile, config.terms))

@@ -24,7 +24,7 @@ from hdpfl_flower.ledger.account import Account
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model
 from hdpfl_flower.models.parts import parts_of, select
-from hdpfl_tools.simulation.sites import SimulatedSite
+from hdpfl_tools.simulation.sites import Place, SimulatedSite
 from tests.client_app.dying import dying, killed
 from tests.client_app.messages import CLIENT_NOISE, make_site, send, terms_of
 
@@ -406,6 +406,6 @@ def test_the_round_refuses_simulated_parts(tmp_path: Path, more: dict[str, Any])
     site = Site(profile, own_terms(**more))
     with pytest.raises(Declined, match=r"clean weights|trained without noise"):
         own_round(site, 1, 9)
-    simulated = own_round(SimulatedSite(site.profile, site.terms, index=(0, 1)), 1, 9)
+    simulated = own_round(SimulatedSite(site.profile, site.terms, place=Place(0, 1)), 1, 9)
     assert simulated is not None
     assert simulated.state.rounds == 0

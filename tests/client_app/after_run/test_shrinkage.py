@@ -15,7 +15,7 @@ from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.networks import flatten
 from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from hdpfl_tools.simulation.sites import simulated_model_path, simulated_state_path
-from server_app.run.rounds import ready_strategy
+from server_app.run.rounds import ready_kernel
 from tests.client_app.messages import config_of
 
 FALSE_ALARM = 1e-6
@@ -116,12 +116,12 @@ def test_the_noise_is_that_of_the_updates_that_were_sent(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"strategy": "local"}, "does not go with 'local'"),
-        ({"strategy": "mr-mtl"}, "does not go with 'mr-mtl'"),
+        ({"strategy": "local"}, "needs one model, and 'local'"),
+        ({"strategy": "mr-mtl"}, "needs one model, and 'mr-mtl'"),
         ({"strategy": "ppsgd"}, "'work' = 'offset'"),
         ({"strategy": "dp-fedavg", "noise": "server"}, "'shrink' follows the noise"),
     ],
 )
 def test_work_without_global_path_or_noise_is_refused(more: dict[str, Any], words: str) -> None:
     with pytest.raises(TermsError, match=words):
-        ready_strategy(config_of(**{**DIGITS, "epsilons": "3", "after": "shrink", **more}))
+        ready_kernel(config_of(**{**DIGITS, "epsilons": "3", "after": "shrink", **more}))

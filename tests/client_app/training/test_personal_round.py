@@ -28,8 +28,9 @@ from hdpfl_flower.models.parts import select
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.work import KINDS, Alternate, Auto
-from hdpfl_tools.simulation import sites
-from hdpfl_tools.simulation.sites import close_ledgers, simulated_records
+from hdpfl_tools.simulation import sites as simulated
+from hdpfl_tools.simulation.drawn_records import simulated_records
+from hdpfl_tools.simulation.sites import close_ledgers
 from tests.client_app.dying import dying
 from tests.client_app.messages import config_of, make_site, send
 from tests.client_app.training.parted_site import PARTED, SITES, PartedSite, parted
@@ -126,7 +127,7 @@ def test_a_record_outside_of_all_batches_shifts_the_shared_update_by_exactly_0(
         features, targets = records.features.copy(), records.targets.copy()
         features[row], targets[row] = 1.0 - features[row], (targets[row] + 1) % 10
         other = Records(features, targets)
-        monkeypatch.setattr(sites, "simulated_records", lambda *_: (other, None))
+        monkeypatch.setattr(simulated, "simulated_records", lambda *_: (other, None))
         site = parted(folder, case)
         return [site.ask(number) for number in (1, 2)], site.path.read_bytes()
 

@@ -12,7 +12,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import Declined, HDPFLError, TermsError
 from hdpfl_flower.privacy.policy import check_policy
 from server_app.app import run_or_resume
-from server_app.run.rounds import ready_strategy
+from server_app.run.rounds import ready_kernel
 from tests.federation import ScriptedGrid
 from tests.hdpfl_flower.ledger.plans import profile
 
@@ -52,7 +52,7 @@ def test_steps_beyond_the_anchor_fail(tmp_path: Path, config: dict[str, Any], wo
 @pytest.mark.parametrize(("config", "asked", "reason"), UNLIKE, ids=str)
 def test_unplannable_rounds_are_refused(config: dict[str, Any], asked: str, reason: str) -> None:
     with pytest.raises(TermsError) as error:
-        ready_strategy(RunConfig.parse(config))
+        ready_kernel(RunConfig.parse(config))
     assert asked in str(error.value)
     assert reason in str(error.value)
 
@@ -93,7 +93,7 @@ def test_a_second_model_is_a_kind_and_its_settings(text: object, words: str) -> 
 def test_mr_mtl_pulls_where_the_terms_leave_it_open_alone() -> None:
     """An explicit 0 became .1 before."""
     for said, meant in (("auto", 0.1), ("0", 0.0), ("0.0", 0.0), ("2", 2.0)):
-        rule = ready_strategy(RunConfig.parse({"strategy": "mr-mtl", "work": f"auto pull={said}"}))
+        rule = ready_kernel(RunConfig.parse({"strategy": "mr-mtl", "work": f"auto pull={said}"}))
         assert rule.terms.pull == meant
 
 
@@ -102,5 +102,5 @@ def test_the_strictest_epsilon_raises_no_stricter_cap(cap: float, meant: float) 
     """'No site spends more than this ε': .2 became .5 before, under ``minimum``."""
     disclosed = {"a": {"epsilon": 2.0}, "b": {"epsilon": 0.5}}
     for name in ("minimum", "minimum+pfa"):
-        rule = ready_strategy(RunConfig.parse({"strategy": name, "epsilon-cap": cap}))
-        assert rule.propose(rule.terms, disclosed).epsilon_cap == meant
+        kernel = ready_kernel(RunConfig.parse({"strategy": name, "epsilon-cap": cap}))
+        assert kernel.strategy.propose(kernel.terms, disclosed).epsilon_cap == meant

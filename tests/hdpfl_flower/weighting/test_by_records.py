@@ -12,7 +12,7 @@ from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.updates import Outcome, RoundUpdates, RowWeights
 from hdpfl_flower.weighting.by_records import by_rows, part_of, weighted_rows
 from strategies.core.checks import check_outcome
-from strategies.guards.registry import make_guard
+from strategies.guards.cap import Cap
 
 HEAD = Head(start=4, classes=3, inputs=5)
 SIZE = 4 + 3 * 6
@@ -70,7 +70,7 @@ def test_the_cap_holds_in_every_row():
     """A site may not have one class for itself, whatever its mean share."""
     shares = np.full((4, 6), 1 / 6)
     shares[1] = [0.95, 0.01, 0.01, 0.01, 0.01, 0.01]
-    guard = make_guard(RunConfig.parse({"guard": "cap"}), sums=True)
+    guard = Cap(RunConfig.parse({"guard": "cap"}), sums=True)
     bounded = guard.reweigh(outcome_of(weights_of(shares)), ROUND)
     rows = bounded.row_weights
     assert rows is not None and rows.shares.max() == pytest.approx(3 / 6)

@@ -20,7 +20,7 @@ from hdpfl_flower.privacy.plan import Plan, make_plan
 from hdpfl_flower.updates import RoundUpdates
 from hdpfl_flower.weighting.claimed_noise import least_noise_multiplier, least_noise_std
 from hdpfl_tools.simulation.scenarios.budgets import draw_epsilons
-from strategies import make_strategy
+from strategies import make_kernel, make_strategy
 from tests.hdpfl_flower.engines.oracle import make_engine
 from tests.hdpfl_flower.engines.updates import plan_of, records_of, start_of
 
@@ -183,6 +183,6 @@ def test_a_quiet_site_that_claims_a_strict_epsilon_gets_no_more_than_its_claim()
 
 
 def test_what_robust_hdp_asks_for_and_gets_stays_as_published() -> None:
-    strategy = make_strategy(RunConfig.parse({"strategy": "robust-hdp"}))
-    assert not strategy.needs | strategy.welcomes
+    kernel = make_kernel(RunConfig.parse({"strategy": "robust-hdp"}))
+    assert not kernel.needs | kernel.welcomes
     assert quiet_liar("robust-hdp", 1.0)[0] > 0.5

@@ -93,7 +93,7 @@ def test_compare_runs_its_model_and_strategy(project: Path, tmp_path: Path) -> N
     out = tmp_path / "out"
     words = ["compare", "--run-config", "run.toml", "--strategies",
              "heart_risk.strategy:InverseLength", "--clients", "3", "--seeds", "1", "--rounds", "2",
-             "--set", "scale=2", "--jobs", "1", "--out", out,
+             "--jobs", "1", "--out", out,
              "--csv", tmp_path / "x.csv"]  # fmt: skip
     done = called(BIN / "hdpfl", *words, cwd=project, home=tmp_path)
     assert done.returncode == 0, done.stderr

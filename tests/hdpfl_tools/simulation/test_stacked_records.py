@@ -18,7 +18,13 @@ from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_tools.simulation import stacked_sites as together
 from hdpfl_tools.simulation.in_process.grid import LocalGrid
 from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
-from hdpfl_tools.simulation.sites import _LEDGERS, InProcessContext, SimulatedSite, close_ledgers
+from hdpfl_tools.simulation.sites import (
+    _LEDGERS,
+    InProcessContext,
+    Place,
+    SimulatedSite,
+    close_ledgers,
+)
 from server_app.run.rounds import finalize_terms
 from strategies.core.checks import NoAnswerError
 from tests.federation import first_updates
@@ -164,7 +170,7 @@ def test_a_late_failure_loses_its_own(tmp_path: Path, monkeypatch: pytest.Monkey
     run = trainer.Trainer.run
 
     def fails(self: trainer.Trainer, plan: Any) -> bytes:
-        if self._site.index == (2, SITES):
+        if self._site.place == Place(2, SITES):
             raise DataError("on purpose")
         return run(self, plan)
 

@@ -25,13 +25,13 @@ from hdpfl_tools.coordinator.commands.compare import _write_csv
 from hdpfl_tools.coordinator.reports.comparison_tables import tables
 from hdpfl_tools.coordinator.reports.run_page import make_report
 from hdpfl_tools.simulation.datasets import load_dataset
+from hdpfl_tools.simulation.drawn_records import simulated_records
 from hdpfl_tools.simulation.in_process.comparison import Comparison
 from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
-from hdpfl_tools.simulation.sites import simulated_records
 from hdpfl_tools.site.ledger_checks.invariants import check_entries
 from server_app.run.federated_measures import FEDERATED, facts_of
 from server_app.run.final_measures import EVENT
-from server_app.run.rounds import ready_strategy
+from server_app.run.rounds import ready_kernel
 from strategies.core.checks import read_scores
 from tests.server_app.run.test_round_evaluation import terms_of
 
@@ -122,7 +122,7 @@ def test_without_noise_it_is_exact_and_every_site_released_it_once(tmp_path: Pat
 )
 def test_bad_terms_are_refused_up_front(tmp_path: Path, more: dict[str, Any], words: str) -> None:
     with pytest.raises(TermsError, match=f"run config: {words}|run config: .*{words}"):
-        ready_strategy(config_of(tmp_path, **more))
+        ready_kernel(config_of(tmp_path, **more))
 
 
 class _Reply:

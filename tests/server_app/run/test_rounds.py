@@ -20,7 +20,7 @@ from hdpfl_flower.monitoring.influence import Decides
 from hdpfl_flower.monitoring.journal import read_journal
 from server_app.app import _notice_of
 from server_app.run.rounds import RunResult, finalize_terms, run, warn_of
-from strategies import STRATEGIES, make_strategy
+from strategies import STRATEGIES, make_kernel
 from tests.cases import sampled
 from tests.federation import NEEDED, ScriptedGrid, Site
 
@@ -179,7 +179,7 @@ def test_a_run_leaves_its_files_and_no_profile_value(tmp_path: Path) -> None:
 
 
 def test_flowers_own_start_runs_the_same_rule(tmp_path: Path) -> None:
-    """Any ServerApp can run an HDPStrategy with Flower's Strategy.start."""
+    """Any ServerApp can run a strategy with Flower's Strategy.start."""
     terms = finalize_terms(terms_of(tmp_path))
     ours: RunResult = run(federation(noisy(8)), terms)
     from hdpfl_flower.data.run_task import task_for
@@ -188,9 +188,7 @@ def test_flowers_own_start_runs_the_same_rule(tmp_path: Path) -> None:
     initial = arrays_of(
         build_model(terms.terms.model, task_for(terms.terms), terms.simulation.seed)
     )
-    theirs = make_strategy(terms).start(
-        federation(noisy(8)), wire.write_model(initial), num_rounds=3
-    )
+    theirs = make_kernel(terms).start(federation(noisy(8)), wire.write_model(initial), num_rounds=3)
     for name, array in ours.arrays.items():
         np.testing.assert_array_equal(theirs.arrays[name].numpy(), array)
 

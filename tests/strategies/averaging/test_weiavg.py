@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.errors import TermsError
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.privacy.plan import Plan
@@ -107,6 +107,6 @@ def test_maximum_takes_the_largest_even_if_it_is_infinite() -> None:
 
 
 def test_maximum_does_not_run_on_real_sites() -> None:
-    rule = Maximum(RunConfig.parse({"strategy": "maximum", "dataset": "site", "schema": "heart"}))
-    with pytest.raises(StrategyError, match="'maximum' violates the stricter sites"):
-        rule.propose(rule.terms, {"a": {"epsilon": 3.0}})
+    config = {"strategy": "maximum", "dataset": "site", "schema": "heart"}
+    with pytest.raises(TermsError, match="'maximum' violates stricter sites"):
+        make_strategy(RunConfig.parse(config))

@@ -13,7 +13,7 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_tools.simulation.in_process.grid import LocalGrid
-from strategies import make_strategy
+from strategies import make_kernel
 
 SITES = 20
 INPUTS, CLASSES = 64, 10
@@ -72,7 +72,7 @@ class ReplyGrid(LocalGrid):
 
 def two_rounds(config: dict[str, str | int], width: int, name: str) -> int:
     """Run two rounds; return the number of an update's coordinates."""
-    strategy = make_strategy(RunConfig.parse({**config, "model": f"mlp:{width}"}))
+    kernel = make_kernel(RunConfig.parse({**config, "model": f"mlp:{width}"}))
     shapes = {"0.weight": (width, INPUTS), "0.bias": (width,),
               "2.weight": (CLASSES, width), "2.bias": (CLASSES,)}  # fmt: skip
     model: Arrays = {key: np.zeros(shape, np.float32) for key, shape in shapes.items()}
@@ -81,7 +81,7 @@ def two_rounds(config: dict[str, str | int], width: int, name: str) -> int:
     del model
     generator, update = np.random.default_rng(1), np.ones(size, np.float32)
     for server_round in (1, 2):
-        messages = list(strategy.configure_train(server_round, record, ConfigRecord(), grid))
+        messages = list(kernel.configure_train(server_round, record, ConfigRecord(), grid))
         replies = []
         for i, message in enumerate(messages):
             message.metadata.__dict__["_message_id"] = uuid4().hex
@@ -91,8 +91,8 @@ def two_rounds(config: dict[str, str | int], width: int, name: str) -> int:
             payload = wire.encode_update(update)
             replies.append(Message(wire.write_update(payload, size), reply_to=message))
             del payload
-        new, _ = strategy.aggregate_train(server_round, replies)
+        new, _ = kernel.aggregate_train(server_round, replies)
         if new is None:
-            raise RuntimeError(f"no quorum: {strategy.report.rejected}")
+            raise RuntimeError(f"no quorum: {kernel.report.rejected}")
         record = new
     return size

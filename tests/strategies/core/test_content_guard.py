@@ -17,9 +17,9 @@ from hdpfl_flower.models.features import last_inputs
 from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from hdpfl_tools.simulation.datasets import load_dataset
+from strategies.guards.by_content import ByContent
 from strategies.guards.content import UNDONE
 from strategies.guards.proof import SHARED
-from strategies.guards.registry import make_guard
 
 CLASSES, INPUTS, N, SIGMA = 10, 64, 8, 0.03
 HEAD = Head(0, CLASSES, INPUTS)
@@ -66,12 +66,12 @@ def updates_of(
 )
 def test_no_public_records_or_head_is_refused(wrong: dict[str, Any], why: str) -> None:
     with pytest.raises(TermsError, match=f"'guard' = 'content'.*{why}.*take 'cap' or 'none'"):
-        make_guard(terms_of(**wrong), sums=True)
+        ByContent(terms_of(**wrong), sums=True)
 
 
 def test_what_is_proven_is_refused_whatever_the_limit_and_stays_so() -> None:
     """Three of eight share their noise, where one may lie; nobody's labels are wrong."""
-    guard = make_guard(terms_of(**{"max-liars": 1}), sums=True)
+    guard = ByContent(terms_of(**{"max-liars": 1}), sums=True)
     for server_round in (1, 2):
         updates, colluders = updates_of(server_round, lies=False), ("site-0", "site-4", "site-6")
         if server_round == 1:
@@ -93,7 +93,7 @@ def test_what_a_liar_gave_is_taken_out_at_the_rates_of_its_rounds(before: int) -
     The seven who stay have in the head what eight had, of the rounds before the refusal.
     """
     head = Head(before, CLASSES, INPUTS)
-    guard = make_guard(terms_of(**{"max-liars": 1}), sums=True)
+    guard = ByContent(terms_of(**{"max-liars": 1}), sums=True)
     guard._public.head = head  # type: ignore[union-attr]
     moved, stays = np.zeros(650 + before), np.zeros(650 + before)
     for server_round, rate in ((1, 1.0), (2, 0.5), (3, 0.25)):
@@ -133,7 +133,7 @@ def test_a_reversed_site_is_refused_in_a_network_by_the_features_of_its_model() 
         step = -step if i == 2 else step
         update = np.concatenate([np.zeros(65 * 16), step[:, :-1].ravel(), step[:, -1]])
         rows.append(update + 1e-3 * np.random.default_rng(i).standard_normal(len(update)))
-    guard = make_guard(terms_of(model=spec), sums=True)
+    guard = ByContent(terms_of(model=spec), sums=True)
     head = Head(65 * 16, CLASSES, 16)
     given = RoundUpdates(1, tuple(map(str, range(N))), np.array(rows, np.float32), head=head)
     guard.screen(given, model)

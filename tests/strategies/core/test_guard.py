@@ -19,8 +19,9 @@ from server_app.run.rounds import RunResult, run
 from strategies.averaging.fedavg import FedAvg
 from strategies.core.base import State
 from strategies.guards.bounds import COPY, ZEROS
+from strategies.guards.cap import Cap
+from strategies.guards.guard import Guard
 from strategies.guards.proof import SHARED
-from strategies.guards.registry import make_guard
 from tests.federation import ScriptedGrid, Site, sends
 
 GUARDS = ("none", "cap", "content")
@@ -141,7 +142,7 @@ def test_the_rule_sees_the_rows_and_facts_of_those_who_stay() -> None:
     rows = noise(3, 5)
     rows[1] = rows[3]
     before = rows.copy()
-    kept = make_guard(terms_of(), sums=True).screen(updates_of(rows))
+    kept = Guard(terms_of(), sums=True).screen(updates_of(rows))
     assert kept.sites == ("site-0", "site-2", "site-4")
     np.testing.assert_array_equal(kept.updates, before[[0, 2, 4]])
     np.testing.assert_array_equal(kept.disclosed["epsilon"], [0, 2, 4])
@@ -154,7 +155,7 @@ def outcome_of(updates: RoundUpdates, weights: list[float]) -> Outcome:
 
 
 def test_no_site_weighs_more_than_three_shares_under_cap() -> None:
-    updates, guard = updates_of(noise(5, 10)), make_guard(terms_of(guard="cap"), sums=True)
+    updates, guard = updates_of(noise(5, 10)), Cap(terms_of(guard="cap"), sums=True)
     kept = guard.screen(updates)
     found = guard.reweigh(outcome_of(kept, [0.91] + [0.01] * 9), kept)
     np.testing.assert_allclose(found.weights, [0.3] + [0.7 / 9] * 9)

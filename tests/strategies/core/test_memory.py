@@ -11,7 +11,7 @@ import pytest
 from hdpfl_flower.linalg import update_matrix as matrix
 from hdpfl_flower.updates import RoundUpdates
 from strategies.core import base
-from strategies.core.base import HDPStrategy
+from strategies.core.kernel import Kernel
 from tests.strategies.core.memory import BAR, BARS, CLASSES, INPUTS, SITES, STRATEGIES, two_rounds
 
 FIXED = 8_000_000
@@ -23,16 +23,16 @@ def share(name: str, monkeypatch: pytest.MonkeyPatch, width: int = 5_000) -> flo
 
     While it fills, tracemalloc counts it as full already: ``test_exchange.py`` has that part.
     """
-    screen = HDPStrategy._screen
+    screen = Kernel._screen
 
-    def full(self: HDPStrategy, came: RoundUpdates) -> RoundUpdates:
+    def full(self: Kernel, came: RoundUpdates) -> RoundUpdates:
         nonlocal peak
         tracemalloc.reset_peak()
         kept = screen(self, came)
         peak = max(peak, tracemalloc.get_traced_memory()[1])
         return kept
 
-    monkeypatch.setattr(HDPStrategy, "_screen", full)
+    monkeypatch.setattr(Kernel, "_screen", full)
     # A found rate adds the last aggregate in float64, whatever the strategy.
     config = {"strategy": name.partition(",")[0], "learning-rate": 0.1, **STRATEGIES[name]}
     peak = 0

@@ -14,8 +14,8 @@ from scipy import stats
 from hdpfl_flower.privacy.accounting import Steps, epsilon_of, event_of, interval_for
 from hdpfl_flower.privacy.adaptive_clipping import joint_multiplier
 from hdpfl_flower.privacy.noise import RandomStream
-from strategies.fedhdp.level_averaging import LevelAveraging
-from tests.strategies.fedhdp.test_fedhdp import rule_of, updates_of
+from strategies.core.kernel import Kernel
+from tests.strategies.fedhdp.test_fedhdp import kernel_of, updates_of
 
 ALARM = 1e-9
 """Share of healthy builds that a test here fails."""
@@ -36,21 +36,21 @@ def check_std(noise: np.ndarray, std: float) -> None:
         assert not low < found / wrong**2 < high
 
 
-def plan_of(rule: LevelAveraging):
-    plan = rule.state.levels.plan
+def plan_of(kernel: Kernel):
+    plan = kernel.state.levels.plan
     assert plan is not None
     return plan
 
 
 @pytest.mark.parametrize(("levels", "epsilons"), MENUS)
 def test_clipping_bits_have_the_paid_noise(levels: str, epsilons: list[float]) -> None:
-    rule = rule_of(epsilons, levels=levels)
-    plan, row = plan_of(rule), np.full((1, 1), 0.25)
+    kernel = kernel_of(epsilons, levels=levels)
+    plan, row = plan_of(kernel), np.full((1, 1), 0.25)
     expected = plan.sampling_prob * SITES
     shares = []
     for key in range(ROUNDS):
         stream = RandomStream(key.to_bytes(32, "big"))
-        _, outcome = rule.combine(rule.state, updates_of(row, [1], epsilons), stream)
+        _, outcome = kernel.strategy.combine(kernel.state, updates_of(row, [1], epsilons), stream)
         shares.append(outcome.gauges["share_within"])
     assert 0 < min(shares) < max(shares) < 1  # none was cut to a share
     check_std((np.array(shares) - 0.5) * expected - 0.5, plan.bit_noise)
@@ -60,10 +60,10 @@ def test_clipping_bits_have_the_paid_noise(levels: str, epsilons: list[float]) -
 def test_a_levels_update_and_bits_together_cost_its_epsilon(
     levels: str, epsilons: list[float]
 ) -> None:
-    rule = rule_of(epsilons, levels=levels, **{"clip-norm": 0.5})
-    plan, size = plan_of(rule), 2_000
+    kernel = kernel_of(epsilons, levels=levels, **{"clip-norm": 0.5})
+    plan, size = plan_of(kernel), 2_000
     nobody = updates_of(np.zeros((0, size)), [], epsilons)
-    means, _ = rule._central_means(
+    means, _ = kernel.strategy._central_means(
         plan, nobody, np.zeros(0, np.int64), RandomStream(bytes(range(32)))
     )
     assert any(level.private for level in plan.levels)

@@ -14,40 +14,40 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.privacy.noise import RandomStream, ReleaseStreams
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies import check_strategy, make_strategy
+from strategies import check_strategy, make_kernel, make_strategy
 from strategies.core.base import table_of
 from strategies.core.checks import check_outcome
 from strategies.core.interface import RoundStart
+from strategies.core.kernel import Kernel
 from strategies.fedhdp import level_averaging
-from strategies.fedhdp.level_averaging import LevelAveraging
 from tests.oracles.point_estimation import Federation, best_ratio, variance
 
 EPSILONS = [math.inf] * 4 + [2.0] * 16
 D = 500
 
 
-def rule_of(epsilons: list[float] = EPSILONS, **more: Any) -> LevelAveraging:
-    """Return a rule after its sites joined; its settings are written without its name."""
+def kernel_of(epsilons: list[float] = EPSILONS, **more: Any) -> Kernel:
+    """Return a kernel after its sites joined; settings are written without the strategy's name."""
     config = {
         "strategy": "fedhdp", "noise": "server", "rounds": 20, "fraction": 0.5, "delta": 1e-3,
         "clip-norm": 1.0, **more,
     }  # fmt: skip
-    kind = check_strategy(str(config["strategy"]))
+    kind = check_strategy(str(config["strategy"])).weights
     own = kind.settings_type.names()
-    rule = make_strategy(
+    kernel = make_kernel(
         RunConfig.parse({f"{table_of(kind)}.{k}" if k in own else k: v for k, v in config.items()})
     )
-    assert isinstance(rule, LevelAveraging)
-    rule.settle({str(i): {"epsilon": epsilon} for i, epsilon in enumerate(epsilons)})
-    return rule
+    kernel.settle({str(i): {"epsilon": epsilon} for i, epsilon in enumerate(epsilons)})
+    return kernel
 
 
-def begin(rule: LevelAveraging, server_round: int) -> tuple[list[str], dict[str, str]]:
+def begin(kernel: Kernel, server_round: int) -> tuple[list[str], dict[str, str]]:
     """Return the sites that are asked in a round, and why others are not."""
-    sites = tuple(rule.roster.eligible())
-    plan = rule.begin_round(rule.state, RoundStart(server_round, ArrayRecord(), sites))
-    rule.state = plan.state
-    return rule._draw(server_round, plan.refused), dict(plan.refused)
+    sites, disclosed = tuple(kernel.roster.eligible()), kernel.roster.disclosed
+    start = RoundStart(server_round, ArrayRecord(), sites, (), disclosed)
+    plan = kernel.strategy.begin_round(kernel.state, start)
+    kernel.state = plan.state
+    return kernel._draw(server_round, plan.refused), dict(plan.refused)
 
 
 def updates_of(
@@ -62,10 +62,10 @@ def updates_of(
     )
 
 
-def combine(
-    rule: LevelAveraging, updates: RoundUpdates, key: int = 0, state: Any = None
-) -> Outcome:
-    _, outcome = rule.combine(state or rule.state, updates, RandomStream(bytes([key]) * 32))
+def combine(kernel: Kernel, updates: RoundUpdates, key: int = 0, state: Any = None) -> Outcome:
+    _, outcome = kernel.strategy.combine(
+        state or kernel.state, updates, RandomStream(bytes([key]) * 32)
+    )
     check_outcome(outcome, updates)
     return outcome
 
@@ -76,43 +76,43 @@ def small_rows(sites: int) -> np.ndarray:
 
 @pytest.mark.parametrize("ratio", [0.0, 0.1, 1.0])
 def test_the_weights_across_levels_are_the_papers(ratio: float) -> None:
-    rule = rule_of(**{"level-ratio": str(ratio)})
-    gauges = combine(rule, updates_of(small_rows(20))).gauges
+    kernel = kernel_of(**{"level-ratio": str(ratio)})
+    gauges = combine(kernel, updates_of(small_rows(20))).gauges
     assert gauges["level-1-weight"] == pytest.approx(4 / (4 + ratio * 16))
     assert gauges["level-2-weight"] == pytest.approx(ratio * 16 / (4 + ratio * 16))
 
 
 def test_an_opted_out_level_that_did_not_come_counts_nothing() -> None:
     outcome = combine(
-        rule_of(**{"level-ratio": "0.1"}), updates_of(small_rows(16), [*range(4, 20)])
+        kernel_of(**{"level-ratio": "0.1"}), updates_of(small_rows(16), [*range(4, 20)])
     )
     assert (outcome.gauges["level-1-weight"], outcome.gauges["level-2-weight"]) == (0.0, 1.0)
 
 
 def test_a_private_level_that_did_not_come_releases_its_noise() -> None:
-    rule = rule_of(**{"level-ratio": "0.5"})
+    kernel = kernel_of(**{"level-ratio": "0.5"})
     opted_out = updates_of(np.zeros((4, D)), [0, 1, 2, 3])
-    one, other = (combine(rule, opted_out, key) for key in (1, 2))
+    one, other = (combine(kernel, opted_out, key) for key in (1, 2))
     assert one.gauges["level-2-weight"] == pytest.approx(8 / 12)
     assert one.update.std() > 0
     assert not np.array_equal(one.update, other.update)
 
 
 def test_a_round_without_anybody_is_released_like_any_other() -> None:
-    rule = rule_of()
-    outcome = combine(rule, updates_of(np.zeros((0, D)), []))
+    kernel = kernel_of()
+    outcome = combine(kernel, updates_of(np.zeros((0, D)), []))
     assert outcome.update.std() > 0
     assert len(outcome.weights) == 0
 
 
 def test_the_noise_does_not_depend_on_who_came() -> None:
     """The same stream, one client more: the releases differ by that client alone, over q·N."""
-    rule = rule_of(**{"level-ratio": "1", "clip-lr": 0})
+    kernel = kernel_of(**{"level-ratio": "1", "clip-lr": 0})
     row = np.zeros((1, D))
     row[0, 0] = 5.0
     rest = small_rows(12)
-    without = combine(rule, updates_of(rest, [*range(4, 16)]))
-    with_it = combine(rule, updates_of(np.vstack([rest, row]), [*range(4, 17)]))
+    without = combine(kernel, updates_of(rest, [*range(4, 16)]))
+    with_it = combine(kernel, updates_of(np.vstack([rest, row]), [*range(4, 17)]))
     difference = (with_it.update - without.update).astype(np.float64)
     assert difference[0] == pytest.approx(1.0 / (0.5 * 16), rel=1e-4)  # clipped to S = 1
     assert np.abs(difference[1:]).max() < 1e-6
@@ -125,8 +125,8 @@ def test_the_clip_norm_moves_to_the_quantile(monkeypatch: pytest.MonkeyPatch) ->
         updates = updates_of(rows, None, epsilons)
         for rate, bounds in ((0.2, (0.01, 100.0)), (50.0, (0.25, 4.0))):
             monkeypatch.setattr(level_averaging, "CLIP_BOUNDS", bounds)
-            rule = rule_of(epsilons, **{"clip-lr": rate})
-            state, _ = rule.combine(rule.state, updates, RandomStream(bytes(32)))
+            kernel = kernel_of(epsilons, **{"clip-lr": rate})
+            state, _ = kernel.strategy.combine(kernel.state, updates, RandomStream(bytes(32)))
             expected = min(max(math.exp(sign * rate * 0.5), bounds[0]), bounds[1])
             assert state.clip_norm == pytest.approx(expected, rel=0.02)
 
@@ -135,16 +135,16 @@ def test_auto_shares_with_unlike_opted_out_sites(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(level_averaging, "CLIP_BOUNDS", (1e-3, 1.0))
 
     def weight(gap: float, **more: Any) -> float:
-        rule = rule_of([math.inf] * 40 + [2.0] * 360, **{"delta": 1e-3, **more})
+        kernel = kernel_of([math.inf] * 40 + [2.0] * 360, **{"delta": 1e-3, **more})
         generator = np.random.default_rng(5)
-        state: Any = rule.state
+        state: Any = kernel.state
         found = 0.0
         for t in range(12):
             rows = generator.normal(0, 0.2 / math.sqrt(D), (200, D))
             rows[:20, 0] += gap
             sites = [*range(20), *range(40, 220)]
             updates = updates_of(rows, sites, [math.inf] * 40 + [2.0] * 360)
-            state, outcome = rule.combine(state, updates, RandomStream(bytes([t]) * 32))
+            state, outcome = kernel.strategy.combine(state, updates, RandomStream(bytes([t]) * 32))
             found = float(outcome.gauges["level-1-weight"])
         return found
 
@@ -159,10 +159,12 @@ def test_auto_reads_nothing_of_private_clients_but_their_noisy_sum() -> None:
     same_sum[4:10] = rows[4:10].mean(0)
 
     def last(rows: np.ndarray) -> np.ndarray:
-        rule = rule_of(**{"level-ratio": "auto", "clip-lr": 0.0})
-        state = rule.state
+        kernel = kernel_of(**{"level-ratio": "auto", "clip-lr": 0.0})
+        state = kernel.state
         for t in range(3):
-            state, outcome = rule.combine(state, updates_of(rows), RandomStream(bytes([t]) * 32))
+            state, outcome = kernel.strategy.combine(
+                state, updates_of(rows), RandomStream(bytes([t]) * 32)
+            )
         return np.asarray(outcome.update)
 
     np.testing.assert_allclose(last(rows), last(same_sum), atol=1e-8)
@@ -172,7 +174,7 @@ def test_auto_reads_nothing_of_private_clients_but_their_noisy_sum() -> None:
 def test_a_spread_over_the_rounds_needs_noise_that_stays(ratio: str) -> None:
     """Refused before any site is asked; ratios that are given do not look at noise."""
     late = {"strategy": "fedhdp", "spend": "late"}
-    with pytest.raises(TermsError, match=r"'fedhdp.level-ratio' = .*or leave 'spend' out"):
+    with pytest.raises(TermsError, match=r"'fedhdp.level-ratio', or leave 'spend' out"):
         make_strategy(RunConfig.parse({**late, "fedhdp.level-ratio": ratio}))
     make_strategy(RunConfig.parse({**late, "fedhdp.level-ratio": "0.5"}))
     make_strategy(RunConfig.parse({**late, "spend": "even", "fedhdp.level-ratio": ratio}))
@@ -184,13 +186,13 @@ def test_a_spread_over_the_rounds_needs_noise_that_stays(ratio: str) -> None:
 )
 def test_whom_the_server_hears_depends_on_its_tosses_alone(key: str, value: object) -> None:
     """A quorum would tell who came; a refusal would depend on what others send."""
-    with pytest.raises(StrategyError, match=f"'{key}' does not go"):
-        rule_of(**{key: value})
+    with pytest.raises(TermsError, match=f"'{key}' needs a free choice of sites"):
+        kernel_of(**{key: value})
 
 
 @pytest.mark.parametrize("name", ["fedavg", "robust-hdp", "fedhdp+pfa", "pfa-plus"])
 def test_a_trusted_server_adds_noise_or_the_rule_is_refused(name: str) -> None:
-    with pytest.raises(StrategyError, match=f"'{re.escape(name)}' adds no noise"):
+    with pytest.raises(TermsError, match=f"'{re.escape(name)}' adds no noise"):
         make_strategy(RunConfig.parse({"strategy": name, "noise": "server"}))
 
 
@@ -198,61 +200,61 @@ def test_a_trusted_server_counts_copies_too() -> None:
     """Or one client's part would depend on another's; elsewhere copies are refused."""
     rows = np.ones((2, 4), np.float32)
     came = RoundUpdates(1, ("0", "1"), rows, {"epsilon": np.array([math.inf, 1.0])})
-    assert rule_of()._screen(came).sites == ("0", "1")
-    assert rule_of(noise="records")._screen(came).sites == ()
+    assert kernel_of()._screen(came).sites == ("0", "1")
+    assert kernel_of(noise="records")._screen(came).sites == ()
 
 
 def test_sites_stricter_than_every_level_stay_out() -> None:
-    rule = rule_of([math.inf, 2.0, 0.5], levels="1,inf")
-    assert rule.state.levels.level_of == {"0": 0, "1": 1}
+    kernel = kernel_of([math.inf, 2.0, 0.5], levels="1,inf")
+    assert kernel.state.levels.level_of == {"0": 0, "1": 1}
     with pytest.raises(StrategyError, match="every site asks for more privacy"):
-        rule_of([0.5, 0.4], levels="1,inf")
+        kernel_of([0.5, 0.4], levels="1,inf")
 
 
 def test_a_site_that_comes_back_with_another_level_is_not_asked() -> None:
-    rule = rule_of()
-    rule.roster.nodes = {"0": 1, "1": 2}
-    rule.roster.disclosed = {"0": {"epsilon": math.inf}, "1": {"epsilon": 2.0}}
-    rule.server = rule.server.updated(fraction=1.0)
-    asked, refused = begin(rule, 1)
+    kernel = kernel_of()
+    kernel.roster.nodes = {"0": 1, "1": 2}
+    kernel.roster.disclosed = {"0": {"epsilon": math.inf}, "1": {"epsilon": 2.0}}
+    kernel.server = kernel.server.updated(fraction=1.0)
+    asked, refused = begin(kernel, 1)
     assert asked == ["0"]  # site 1 had opted out when it joined
     assert refused == {"1": "claims another level than it joined with"}
 
 
 def test_a_newcomer_joins_a_level_that_has_noise_and_no_other() -> None:
-    rule = rule_of([2.0, 2.0], levels="2,inf")
-    rule.roster.disclosed = {"new": {"epsilon": 3.0}, "out": {"epsilon": math.inf}}
-    rule.roster.disclosed["strict"] = {"epsilon": 0.1}
-    rule.roster.nodes = {"new": 1, "out": 2, "strict": 3}
-    rule.server = rule.server.updated(fraction=1.0)
-    asked, refused = begin(rule, 2)
+    kernel = kernel_of([2.0, 2.0], levels="2,inf")
+    kernel.roster.disclosed = {"new": {"epsilon": 3.0}, "out": {"epsilon": math.inf}}
+    kernel.roster.disclosed["strict"] = {"epsilon": 0.1}
+    kernel.roster.nodes = {"new": 1, "out": 2, "strict": 3}
+    kernel.server = kernel.server.updated(fraction=1.0)
+    asked, refused = begin(kernel, 2)
     assert asked == ["new"]
     assert "had no site when the run began" in refused["out"]
     assert refused["strict"] == "asks for more privacy than any level offers"
-    assert rule.privacy()["levels"][1]["sites"] == 3
+    assert kernel.privacy()["levels"][1]["sites"] == 3
 
 
 def test_who_is_asked_is_a_secret_toss_and_no_number_of_the_terms() -> None:
-    rule = rule_of([2.0] * 2000)
-    rule.roster.nodes = {str(i): i + 1 for i in range(2000)}
-    rule.roster.disclosed = {str(i): {"epsilon": 2.0} for i in range(2000)}
-    one = begin(rule, 1)[0]
+    kernel = kernel_of([2.0] * 2000)
+    kernel.roster.nodes = {str(i): i + 1 for i in range(2000)}
+    kernel.roster.disclosed = {str(i): {"epsilon": 2.0} for i in range(2000)}
+    one = begin(kernel, 1)[0]
     assert 850 < len(one) < 1150  # 6.7 standard deviations: q = ½, each on its own
-    assert begin(rule, 1)[0] != one
-    rule.streams = ReleaseStreams.simulated(1, "server", 0, "round")
-    again = begin(rule, 1)[0]
-    rule.streams = ReleaseStreams.simulated(1, "server", 0, "round")
-    assert begin(rule, 1)[0] == again
+    assert begin(kernel, 1)[0] != one
+    kernel.streams = ReleaseStreams.simulated(1, "server", 0, "round")
+    again = begin(kernel, 1)[0]
+    kernel.streams = ReleaseStreams.simulated(1, "server", 0, "round")
+    assert begin(kernel, 1)[0] == again
 
 
 def test_what_is_promised_names_every_level_and_the_unit() -> None:
-    facts = rule_of().privacy()
+    facts = kernel_of().privacy()
     assert (facts["noise"], facts["unit"]) == ("server", "one client with all of its records")
     loose, strict = facts["levels"]
     assert (loose["promise"], loose["sites"]) == ("no privacy", 4)
     assert (strict["epsilon"], strict["delta"], strict["sites"]) == (2.0, 1e-3, 16)
     assert strict["noise-multiplier"] > 0
-    records = rule_of(noise="records").privacy()
+    records = kernel_of(noise="records").privacy()
     assert records["unit"] == "one record of one client"
     assert "noise-multiplier" not in records["levels"][1]
 
@@ -260,45 +262,45 @@ def test_what_is_promised_names_every_level_and_the_unit() -> None:
 def test_where_sites_account_a_level_has_the_largest_epsilon_that_one_of_them_spends() -> None:
     """What holds for all of them: FedHDP leaves each site its own."""
     epsilons = [math.inf, 6.0, 3.0, 1.5]
-    facts = rule_of(epsilons, noise="records").privacy()
+    facts = kernel_of(epsilons, noise="records").privacy()
     loose, strict = facts["levels"]
     assert (loose["epsilon"], loose["promise"], loose["sites"]) == (math.inf, "no privacy", 1)
     assert (strict["epsilon"], strict["promise"], strict["sites"]) == (
         6.0, "differential privacy", 3,
     )  # fmt: skip
     assert facts["no privacy"] == ["0"]
-    capped = rule_of(epsilons, noise="client", **{"epsilon-cap": 2.0}).privacy()
+    capped = kernel_of(epsilons, noise="client", **{"epsilon-cap": 2.0}).privacy()
     assert [level["epsilon"] for level in capped["levels"]] == [2.0, 2.0]
     assert (capped["no privacy"], capped["epsilon-cap"]) == ([], 2.0)
 
 
 def test_who_opted_out_has_no_privacy_in_whatever_level_it_is() -> None:
     """Its own account promises nothing, unless the server adds the noise of its level."""
-    facts = rule_of([math.inf, 4.0, 1.0], noise="records", levels="4,1").privacy()
+    facts = kernel_of([math.inf, 4.0, 1.0], noise="records", levels="4,1").privacy()
     loose = facts["levels"][0]
     assert (loose["epsilon"], loose["sites"], loose["opted-out"]) == (4.0, 2, 1)
     assert facts["no privacy"] == ["0"]
-    trusted = rule_of([math.inf, 4.0, 1.0], levels="4,1").privacy()
+    trusted = kernel_of([math.inf, 4.0, 1.0], levels="4,1").privacy()
     assert trusted["no privacy"] == []
     assert "opted-out" not in trusted["levels"][0]
 
 
 def test_dp_fedavg_holds_everyone_to_the_strictest() -> None:
-    rule = rule_of([math.inf, 8.0, 2.0], strategy="dp-fedavg")
-    assert [level["epsilon"] for level in rule.privacy()["levels"]] == [2.0]
-    own = rule_of([math.inf, 8.0, 2.0], strategy="dp-fedavg", noise="records")
+    kernel = kernel_of([math.inf, 8.0, 2.0], strategy="dp-fedavg")
+    assert [level["epsilon"] for level in kernel.privacy()["levels"]] == [2.0]
+    own = kernel_of([math.inf, 8.0, 2.0], strategy="dp-fedavg", noise="records")
     assert own.terms.epsilon_cap == 2.0
     assert [level["epsilon"] for level in own.privacy()["levels"]] == [2.0]
     assert own.privacy()["no privacy"] == []
 
 
 def test_non_private_runs_on_simulated_sites_alone() -> None:
-    rule = rule_of([8.0, 2.0], strategy="non-private")
-    assert rule.terms.simulated_epsilon == "inf"
-    assert rule.privacy()["levels"][0]["promise"] == "no privacy"
-    assert rule.privacy()["no privacy"] == ["0", "1"]
-    with pytest.raises(StrategyError, match="simulated ones alone"):
-        rule_of([8.0], strategy="non-private", dataset="site")
+    kernel = kernel_of([8.0, 2.0], strategy="non-private")
+    assert kernel.terms.simulated_epsilon == "inf"
+    assert kernel.privacy()["levels"][0]["promise"] == "no privacy"
+    assert kernel.privacy()["no privacy"] == ["0", "1"]
+    with pytest.raises(TermsError, match="simulated ones alone"):
+        kernel_of([8.0], strategy="non-private", dataset="site")
 
 
 @pytest.mark.parametrize("ratio", ["best", 1.0])
@@ -313,8 +315,8 @@ def test_a_point_federation_has_the_predicted_variance(ratio: str | float) -> No
     size, generator = 20_000, np.random.default_rng(7)
     own = generator.normal(0, math.sqrt(f.spread), (20, size))
     own[4:] += generator.normal(0, math.sqrt(f.noise), (16, size))
-    rule = rule_of(noise="records", **{"level-ratio": str(r)})
-    found = float(np.mean(combine(rule, updates_of(own)).update.astype(np.float64) ** 2))
+    kernel = kernel_of(noise="records", **{"level-ratio": str(r)})
+    found = float(np.mean(combine(kernel, updates_of(own)).update.astype(np.float64) ** 2))
     predicted = variance(f, r)
     assert abs(found / predicted - 1) < 6 * math.sqrt(2 / size)
     assert abs(found / (1.1 * predicted) - 1) > 6 * math.sqrt(2 / size)

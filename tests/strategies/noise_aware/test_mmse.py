@@ -17,7 +17,7 @@ from hdpfl_flower.updates import Outcome, RoundUpdates
 from hdpfl_flower.weighting import least_error
 from hdpfl_flower.weighting.by_records import stretches, weighted_rows
 from server_app.run.rounds import round_facts
-from strategies import make_strategy
+from strategies import make_kernel
 from strategies.core.round_report import RoundReport
 from strategies.noise_aware.mmse import MMSE, OneWeightMMSE
 
@@ -173,22 +173,22 @@ def test_a_model_that_odd_quiet_clients_moved_is_taken_back(asked: int) -> None:
 def test_the_journal_has_the_shares_of_the_model_that_is() -> None:
     """One coordinate a client, in which it alone moves: the model shows its coefficient."""
     keys = {"strategy": "mmse", "rounds": 12, "learning-rate": "auto"}
-    strategy, mark = make_strategy(RunConfig.parse(keys)), np.float32(1e-3)
-    state, step_state = strategy.initial_state(), strategy.step.initial_state()
+    kernel, mark = make_kernel(RunConfig.parse(keys)), np.float32(1e-3)
+    strategy, state, step_state = kernel.strategy, kernel.state, kernel.step_state
     model, influence, scales = np.zeros(SIZE), Influence(), []
     for server_round in range(1, 13):
         updates = replace(drawn_odd(server_round), head=None)
         updates.updates[:, :20] = mark * np.eye(20)
         state, outcome = strategy.combine(state, updates, RandomStream(bytes(32)))
-        step_state, moved = strategy.step.move(step_state, outcome, updates)
+        step_state, moved = kernel.step.move(step_state, outcome, updates)
         state = strategy.after_step(state, moved)
         model = model + moved.update
         scales.append(moved.gauges["past_scale"])
-        strategy.report = RoundReport(server_round, list(updates.sites), 0, outcome=moved)
-        strategy.report.accepted = list(updates.sites)
+        kernel.report = RoundReport(server_round, list(updates.sites), 0, outcome=moved)
+        kernel.report.accepted = list(updates.sites)
         if moved.revision:
-            strategy.report.taken_back = dict(moved.revision.taken_back)
-        influence.add(round_facts(strategy.report, 20))
+            kernel.report.taken_back = dict(moved.revision.taken_back)
+        influence.add(round_facts(kernel.report, 20))
     assert min(scales) < 0.9 and outcome.gauges["kept_departure"] < 0.5
     np.testing.assert_allclose(list(influence.models[0].values()), model[:20] / mark, rtol=1e-3)
 

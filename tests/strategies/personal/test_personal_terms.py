@@ -18,7 +18,7 @@ from hdpfl_flower.privacy.policy import check_policy
 from hdpfl_flower.work import Alternate, Frozen, Joint, Offset, Plain
 from hdpfl_tools.coordinator.commands.promises import promises_table, read_promises
 from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
-from server_app.run.rounds import ready_strategy
+from server_app.run.rounds import ready_kernel
 from strategies.core.privacy_statement import describe
 from tests.hdpfl_flower.ledger.plans import profile
 
@@ -38,7 +38,7 @@ SETS: dict[str, dict[str, Any]] = {
 
 
 def terms_of(**config: Any) -> Any:
-    return ready_strategy(RunConfig.parse({**MODEL, **config})).terms
+    return ready_kernel(RunConfig.parse({**MODEL, **config})).terms
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -72,7 +72,7 @@ def test_a_strategy_sets_what_the_terms_leave_open(name: str) -> None:
          "for simulated sites alone"),
         ({"strategy": "ditto", "work": "joint"}, "'second' is a model beside the whole"),
         ({"strategy": "ditto", "after": "tuning steps=4"}, "'second' is a model beside the whole"),
-        ({"strategy": "fedavg+r-dpcfl", "after": "shrink"}, "have no one global path"),
+        ({"strategy": "fedavg+r-dpcfl", "after": "shrink"}, "needs one model"),
         ({"strategy": "dsu-published", "dataset": "site", "schema": "heart"},
          "runs on simulated sites alone"),
         ({"strategy": "fedavg", "work": "joint mask=published", "dataset": "site",

@@ -48,7 +48,7 @@ def combine(
         server_round,
         tuple(map(str, range(8))),
         rows.astype(np.float32),
-        {fact: disclosed[fact] for fact in rule.needs},
+        {fact: disclosed[fact] for fact in rule.declare().required_facts},
     )
     return rule.combine(state or rule.initial_state(), updates, RandomStream(bytes(32)))
 

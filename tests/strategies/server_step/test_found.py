@@ -13,7 +13,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.linalg.anderson import mixing_weights
 from hdpfl_flower.updates import Outcome, Revision, RoundUpdates
-from strategies import make_strategy
+from strategies import make_kernel
 from strategies.server_step.found import FoundRate, change
 from strategies.server_step.mixing_gate import ALARM, is_better
 from strategies.server_step.step import ServerStep
@@ -46,7 +46,7 @@ def test_the_rates_are_those_of_the_equations() -> None:
     rows[1] /= 2  # what becomes smaller leaves the rate, what becomes larger lowers it
     rows[3] *= 3
     queue = list(rows)
-    _, rates = walk(make_strategy(config_of()).step, np.zeros(SIZE), lambda _: queue.pop(0))
+    _, rates = walk(make_kernel(config_of()).step, np.zeros(SIZE), lambda _: queue.pop(0))
     exact = [row.astype(np.float64) for row in rows]
     squares = [row @ row for row in exact]
     log, expected = math.log(1.25 * SIZE**0.25 / math.sqrt(ROUNDS)), []
@@ -83,7 +83,7 @@ def test_on_a_noisy_quadratic_it_ends_near_where_the_best_rate_does() -> None:
             noise = 0.1 * unit * np.random.default_rng(4).standard_normal((ROUNDS, SIZE))
             rounds = iter(noise)
             x, _ = walk(
-                make_strategy(config_of(**given)).step,
+                make_kernel(config_of(**given)).step,
                 np.ones(SIZE),
                 lambda x, h=curvature, e=rounds: next(e) - h * x,
             )
@@ -100,7 +100,7 @@ def test_a_model_revised_is_where_the_new_weights_would_have_taken_it() -> None:
     target = 3 * lengths * np.eye(SIZE, dtype=np.float32)[4:8]
 
     def walk_of(rows: np.ndarray, revised_in: int) -> tuple[np.ndarray, list[float], list[Any]]:
-        step = make_strategy(config_of()).step
+        step = make_kernel(config_of()).step
         state, model, rates, pasts = step.initial_state(), np.zeros(SIZE, np.float32), [], []
         for t, row in enumerate(rows, start=1):
             revision = None
@@ -140,7 +140,7 @@ def test_a_model_revised_is_where_the_new_weights_would_have_taken_it() -> None:
 def test_what_a_found_rate_does_not_go_with_is_refused(keys: dict[str, Any], words: str) -> None:
     """A rate that is demanded; ``auto`` alone falls back."""
     with pytest.raises(TermsError, match=words):
-        make_strategy(config_of(**{"server-learning-rate": "found", **keys}))
+        make_kernel(config_of(**{"server-learning-rate": "found", **keys}))
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_what_a_found_rate_does_not_go_with_is_refused(keys: dict[str, Any], wor
 def test_without_an_estimate_the_rate_is_the_default(keys: dict[str, Any], rate: float) -> None:
     """Not a word of it is an error, and the server's rate is what it is without."""
     config = {"strategy": "fedavg", "rounds": ROUNDS, **keys}
-    default = make_strategy(RunConfig.parse(config))
-    stated = make_strategy(RunConfig.parse({**config, "learning-rate": rate}))
+    default = make_kernel(RunConfig.parse(config))
+    stated = make_kernel(RunConfig.parse({**config, "learning-rate": rate}))
     assert default.terms == stated.terms
     assert default.server == stated.server
     assert type(default.step) is type(stated.step) is not FoundRate

@@ -11,8 +11,7 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.updates import Outcome, Revision, RoundUpdates
-from strategies import SERVER_STEPS, make_strategy
-from strategies.composition import KEYS_REFUSED
+from strategies import SERVER_STEPS, make_kernel, make_strategy
 from strategies.server_step.adaptive import BLOCK
 from strategies.server_step.schedule import read_schedule
 from strategies.server_step.step import ServerStep
@@ -126,41 +125,15 @@ def test_a_wrong_key_is_refused_by_name(keys: dict[str, Any], words: str) -> Non
         make_strategy(config_of(**keys))
 
 
-# --- which parts go together ---------------------------------------------------------------------
-
-
-def test_every_key_of_the_table_is_refused() -> None:
-    ifca = {"strategy": "ifca", "choice": "gaussian times=1", "ifca.clusters": 2}
-    examples: dict[str, dict[str, Any]] = {
-        "is the rate of one model": {**ifca, "server-learning-rate": "found"},
-        "an upload counts in two": {"strategy": "scaffold", "server-learning-rate": "found"},
-        "steps one model": {"strategy": "fedpi", "server-learning-rate": "found"},
-        "'average' is of one model": {**ifca, "average": "tail"},
-        "'anderson' reads the noise": {"strategy": "fedhdp+anderson", "noise": "server"},
-        "'guard' compares or bounds steps": {"strategy": "fedpi", "guard": "cap"},
-        "beside one global model": {"strategy": "fedpi", "second": "kept pull=0.1"},
-        "'noise' must be 'records'": {"strategy": "scaffold", "noise": "client"},
-        "'guard' must be 'none'": {"strategy": "mmse+scaffold", "guard": "cap"},
-        "moves the whole model": {"strategy": "fedper+scaffold", "model": "mlp:8"},
-        "'first-batch' of 'work'": {"strategy": "scaffold", "work": "auto first-batch=full"},
-        "have no one global path": {"strategy": "local", "after": "shrink"},
-        "makes no weighted sum": {"strategy": "trimmed-mean+scaffold"},
-    }
-    for words, keys in examples.items():
-        with pytest.raises(TermsError, match=words):
-            make_strategy(config_of(**keys))
-    assert len(examples) == len(KEYS_REFUSED)
-
-
 # --- the reported model ---------------------------------------------------------------------------
 
 
 def reported_after(models: np.ndarray, ahead: np.ndarray | None = None, **keys: Any) -> np.ndarray:
-    strategy = make_strategy(config_of(rounds=len(models), **keys))
+    kernel = make_kernel(config_of(rounds=len(models), **keys))
     for server_round, model in enumerate(models, start=1):
-        strategy.reported.add(server_round, model, ahead)
+        kernel.reported.add(server_round, model, ahead)
     record = wire.write_model({"w": models[-1]})
-    return wire.read_own(strategy.reported.record(record))["w"]
+    return wire.read_own(kernel.reported.record(record))["w"]
 
 
 MODELS = np.random.default_rng(3).standard_normal((5, 9)).astype(np.float32)

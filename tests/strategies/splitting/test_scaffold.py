@@ -17,6 +17,7 @@ from hdpfl_flower.updates import RoundUpdates
 from strategies import make_strategy
 from strategies.core.base import HDPStrategy
 from strategies.core.interface import RoundStart
+from strategies.core.kernel import Kernel
 from strategies.splitting.scaffold import Scaffold
 from tests.federation import ScriptedGrid, sends
 
@@ -145,7 +146,7 @@ def test_a_full_round_moves_by_the_control_variate_estimate(name: str) -> None:
     offsets = np.array([strategy.request(state, 2, site).offset for site in SITES])
     np.testing.assert_allclose(offsets, before.mean(0) - before, atol=1e-5)
     _, found = strategy.combine(state, updates_of(2, after + offsets), noise)
-    weighting = strategy._weighting
+    weighting = strategy.weights
     inner, _ = weighting.combine(weighting.initial_state(), updates_of(1, before), noise)
     _, alone = weighting.combine(inner, updates_of(2, after), noise)
     np.testing.assert_allclose(found.weights, alone.weights, rtol=1e-3)
@@ -205,12 +206,12 @@ def test_each_site_is_sent_its_own_displacement() -> None:
     rows = {site: np.full(650, 1.0 + i, np.float32) for i, site in enumerate(SITES)}
     grid = Listening({site: sends(row) for site, row in rows.items()})
     grid.heard = {}
-    strategy = strategy_of(**{"min-sites": 1})
+    kernel = Kernel(strategy_of(**{"min-sites": 1}))
     record = wire.write_model({"w": np.zeros(650, np.float32)})
-    messages = list(strategy.configure_train(1, record, ConfigRecord(), grid))
-    after, _ = strategy.aggregate_train(1, grid.send_and_receive(messages))
+    messages = list(kernel.configure_train(1, record, ConfigRecord(), grid))
+    after, _ = kernel.aggregate_train(1, grid.send_and_receive(messages))
     assert after is not None
-    list(grid.send_and_receive(strategy.configure_train(2, after, ConfigRecord(), grid)))
+    list(grid.send_and_receive(kernel.configure_train(2, after, ConfigRecord(), grid)))
     for i, site in enumerate(SITES):
         first, second = grid.heard[site]
         assert (first.use, second.use) == ("", wire.OFFSET)

@@ -16,7 +16,7 @@ from hdpfl_flower.errors import HDPFLError
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.networks import flatten
 from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
-from server_app.run.rounds import RunResult, ready_strategy, run
+from server_app.run.rounds import RunResult, ready_kernel, run
 from strategies import make_strategy
 from strategies.splitting.scheme import Scheme
 from tests.client_app.messages import CLIENT_NOISE, ask, make_site, terms_of
@@ -214,8 +214,8 @@ def test_a_run_survives_absent_sites_and_ends_at_the_solution(tmp_path: Path) ->
         ({"strategy": "fedpi", "fedpi.alpha": 1.0}, r"'fedpi\.alpha' is not a known key"),
         ({"strategy": "fedpi", "fedpi.prox-schedule": "sqrt"}, r"'fedpi\.prox-schedule'"),
         ({"strategy": "fedpi", "memory-mb": 0}, r"'memory-mb'"),
-        ({"strategy": "fedpi", "model": "mlp:8", "work": "joint"}, "beside one global"),
-        ({"strategy": "ppsgd+fedpi"}, "beside one global"),
+        ({"strategy": "fedpi", "model": "mlp:8", "work": "joint"}, "needs one start"),
+        ({"strategy": "ppsgd+fedpi"}, "needs one start"),
         ({"strategy": "fedprox", "fedprox.prox-schedule": "cosine"}, r"'fedprox\.prox-schedule'"),
         (
             {"strategy": "fedprox", "fedprox.prox-schedule": "sqrt", "work": "auto pull=0"},
@@ -230,7 +230,7 @@ def test_a_run_survives_absent_sites_and_ends_at_the_solution(tmp_path: Path) ->
 )
 def test_impossible_terms_are_refused_by_name(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(HDPFLError, match=words):
-        ready_strategy(config_of(**keys))
+        ready_kernel(config_of(**keys))
 
 
 # --- the pull over the rounds ---------------------------------------------------------------------

@@ -34,7 +34,7 @@ def noise_of(rule: str, dist: int) -> float:
     rows += 0.3 * np.sqrt(sigma.min()) * generator.standard_normal(28_938)  # a signal they share
     strategy = make_strategy(RunConfig.parse({"strategy": rule}))
     facts = {"noise-std": np.sqrt(sigma), "epsilon": np.array(epsilons(dist, 20))}
-    disclosed = {fact: facts[fact] for fact in strategy.needs}
+    disclosed = {fact: facts[fact] for fact in strategy.declare().required_facts}
     updates = RoundUpdates(1, tuple(map(str, range(20))), rows.astype(np.float32), disclosed)
     state = strategy.initial_state()
     _, outcome = strategy.combine(state, updates, RandomStream(bytes(32)))

@@ -48,7 +48,7 @@ def test_what_flwr_run_takes_passes(run: Path, text: str) -> None:
          "it, with its default, under [tool.flwr.app.config] in"),
         ('rounds = "two"\n', "'rounds'"),
         ('strategy = "no-such"\n', "'no-such'"),
-        ('noise = "server"\n', "'noise' = 'server': 'mmse' adds no noise; take "),
+        ('noise = "server"\n', "and 'mmse' adds no noise; take "),
     ],
 )  # fmt: skip
 def test_what_would_be_refused_is_named(run: Path, text: str, words: str) -> None:

@@ -16,7 +16,9 @@ import pytest
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.privacy import accounting
+from hdpfl_tools.simulation import drawn_records
 from hdpfl_tools.simulation import sites as simulated
+from hdpfl_tools.simulation.drawn_records import source_of, split_records
 from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from server_app.run.rounds import RunResult
 
@@ -26,7 +28,7 @@ CLIENTS, ASKED, ROUNDS = 300, 10, 3
 @pytest.fixture(autouse=True)
 def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HDPFL_HOME", str(tmp_path / "home"))
-    memory = accounting._calibrate, simulated._profile, simulated._parts, simulated._sizes
+    memory = accounting._calibrate, simulated._profile, split_records, drawn_records._sizes
     for known in memory:
         known.cache_clear()
     yield
@@ -74,5 +76,5 @@ def test_only_sampled_clients_are_planned_and_built(tmp_path: Path, done: Counte
     # All of them join, and are sent the model at the end.
     assert done["profiles"] == CLIENTS
     config = RunConfig.parse({"partition": "iid:4"})
-    taken = simulated._parts(*simulated._source_of(config, CLIENTS))._taken
+    taken = split_records(source_of(config, CLIENTS))._taken
     assert {str(one) for one in taken} == sampled

@@ -10,8 +10,8 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_tools.simulation.datasets import load_dataset
+from hdpfl_tools.simulation.drawn_records import simulated_records
 from hdpfl_tools.simulation.scenarios.groups import evaluate_models, parse_groups, seen_by
-from hdpfl_tools.simulation.sites import simulated_records
 
 IMAGES = Task.classification((1, 2, 2), 3)
 ONE = Records(np.array([[[[1, 2], [3, 4]]]], np.float32), np.array([2]))

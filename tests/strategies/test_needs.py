@@ -1,0 +1,79 @@
+"""What options need of a strategy: every need is declared, compared and refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.errors import TermsError
+from strategies import make_strategy
+from strategies.core.declaration import KEYS, PROPERTIES
+from strategies.guards.cap import Cap
+from strategies.multi_model.base import MultiModel
+from strategies.projection.base import Projected
+from strategies.server_step.anderson import Anderson
+from strategies.server_step.found import FoundRate
+from strategies.server_step.momentum import ServerMomentum
+from strategies.splitting.own_starts import OwnStarts
+from strategies.splitting.scaffold import Scaffold
+
+IFCA = {"strategy": "ifca", "choice": "gaussian times=1", "ifca.clusters": 2}
+SCAFFOLD, FEDPI = {"strategy": "scaffold"}, {"strategy": "fedpi"}
+FOUND = {"server-learning-rate": "found"}
+REFUSED: dict[str, dict[str, Any]] = {
+    "'found' needs one model": {**IFCA, **FOUND},
+    "'found' needs noise that is fresh": {**SCAFFOLD, **FOUND},
+    "'found' needs one start": {**FEDPI, **FOUND},
+    "'momentum' needs one model": {"strategy": "r-dpcfl+momentum"},
+    "'momentum' needs one start": {"strategy": "fedsplit+momentum"},
+    "'anderson' needs one model": {"strategy": "local+anderson"},
+    "'anderson' needs one start": {"strategy": "fedpi+anderson"},
+    "'anderson' needs noise that is fresh": {"strategy": "scaffold+anderson"},
+    "'anderson' needs updates with their noise": {"strategy": "fedhdp+anderson", "noise": "server"},
+    "'cap' needs one model": {**IFCA, "guard": "cap"},
+    "'cap' needs one start": {**FEDPI, "guard": "cap"},
+    "'cap' needs noise that is fresh": {"strategy": "mmse+scaffold", "guard": "cap"},
+    "'cap' needs whole updates": {"strategy": "pfa-plus", "guard": "cap"},
+    "'cap' needs a weighted sum": {"strategy": "pfa", "guard": "cap"},
+    "'average' needs one model": {**IFCA, "average": "tail"},
+    "'second' needs one model": {**IFCA, "second": "kept pull=0.1"},
+    "'second' needs one start": {**FEDPI, "second": "kept pull=0.1"},
+    "'shrink' needs one model": {"strategy": "local", "after": "shrink"},
+    "personal part needs one start": {"strategy": "fedper+fedpi", "model": "mlp:8"},
+    "personal part needs sites' own steps": {"strategy": "fedper+scaffold", "model": "mlp:8"},
+    "'first-batch' of 'work' needs sites' own": {**SCAFFOLD, "work": "auto first-batch=full"},
+    "'noise' .* needs one model": {"strategy": "local", "noise": "client"},
+    "'noise' .* needs sites' own steps": {**SCAFFOLD, "noise": "client"},
+    "'noise' = 'server' needs a strategy that": {"strategy": "fedavg", "noise": "server"},
+    "'choice' needs": {"strategy": "fedavg", "choice": "gaussian times=1"},
+    "'spend' = 'late' needs": {"strategy": "fedhdp", "spend": "late"},
+    "'dataset' = 'site' needs": {"strategy": "maximum", "dataset": "site", "schema": "heart"},
+    "'quorum' needs": {"strategy": "fedhdp", "noise": "server", "quorum": 1},
+    "'participations' needs": {"strategy": "fedhdp", "noise": "server", "participations": 1},
+    "'require-public' needs": {"strategy": "fedhdp", "noise": "server", "require-public": True},
+    "'guard' needs": {"strategy": "fedhdp", "noise": "server", "guard": "cap"},
+    r"'\+r-dpcfl' needs .* no other part": {"strategy": "pfa+r-dpcfl"},
+    r"'\+ifca' needs weights alone": {"strategy": "fedhdp+ifca"},
+    r"'\+scaffold' needs weights alone": {"strategy": "fedhdp+scaffold"},
+    r"'\+scaffold' needs a weighted sum": {"strategy": "trimmed-mean+scaffold"},
+    r"'\+pfa' needs .* a projected sum": {"strategy": "mmse+pfa"},
+    r"'\+fedpi' needs the same weights": {"strategy": "robust-hdp+fedpi"},
+}
+"""Words of a refusal → a run config that is refused so."""
+
+
+@pytest.mark.parametrize(("words", "keys"), REFUSED.items(), ids=[*REFUSED])
+def test_an_option_without_its_property_is_refused(words: str, keys: dict[str, Any]) -> None:
+    with pytest.raises(TermsError, match=words):
+        make_strategy(RunConfig.parse({"rounds": 10, **keys}))
+
+
+def test_every_need_has_a_refusal() -> None:
+    """One of each need, and one of a part around a part."""
+    parts = (Projected, MultiModel, OwnStarts, Scaffold)
+    needs = [key.needs for key in KEYS] + [part.needs_of_weights for part in parts]
+    needs += [FoundRate.needs, ServerMomentum.needs, Anderson.needs, Cap.needs]
+    assert len(REFUSED) == sum(map(len, needs)) + 1
+    assert {name for each in needs for name in each} | {"is_bare"} == PROPERTIES.keys()
