@@ -102,7 +102,8 @@ class Federation:
     def run(self, name: str, **terms: object) -> Path:
         """Run the demo's terms, changed; return the run's folder."""
         demo = tomllib.loads((ROOT / "deploy" / "demo" / "run.toml").read_text())
-        path, given = self.home / f"{name}.toml", {**demo, "after": "", "run-id": name, **terms}
+        del demo["after"]
+        path, given = self.home / f"{name}.toml", {**demo, "run-id": name, **terms}
         path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in given.items()))
         self.call("run", path)
         return self.home / "runs" / name

@@ -1,4 +1,4 @@
-"""ClientApp: one guard around the handlers of the five message types.
+"""ClientApp: one guard around the handlers of all message types.
 
 A round's order: decode → consent → plan → read the records → reserve → train → seal → encode.
 Nothing leaves the site but the fields that ``wire.py`` lists. Whatever goes wrong, the
@@ -8,15 +8,19 @@ server receives one of four constant codes; the reason is written to the site's 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch  # noqa: F401 - seconds that 'reply-after' need not cover
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from client_app.releases import half_of
 from client_app.site import refusals
 from client_app.site.consent import check_consent
 from client_app.site.site import Site, check_sizes, open_site
@@ -27,16 +31,16 @@ from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.ledger import Reservation
 from hdpfl_flower.linalg.step_direction import Vector
 from hdpfl_flower.models.networks import Arrays
-from hdpfl_flower.privacy.plan import Plan, rounds_asked
+from hdpfl_flower.privacy.accounting import Steps
+from hdpfl_flower.privacy.plan import CHOICE, UPDATE, Plan, rounds_asked
 from hdpfl_flower.privacy.policy import (
     CLIPPED_UPDATE,
-    COUNTS,
-    SCORES,
-    STAYS,
-    TUNING,
     check_policy,
     check_round,
 )
+from hdpfl_flower.releases import KINDS, asked, asked_kind, stays
+from hdpfl_flower.releases.base import ReleaseKind
+from hdpfl_flower.releases.of_run import makes_personal_model
 from hdpfl_flower.reply_time import Arrival, arrival, reply_with, wait_until_due
 from hdpfl_flower.system.printable import site_log
 from hdpfl_flower.wire import Instructions, WireError
@@ -146,10 +150,10 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
     trainer = (Trainer if terms.noise == "records" else ClientLevelTrainer)(site, instructions)
     plan, charged = plan_of(site, instructions)
     site.training_records()  # before any release: data that cannot be read costs no budget
-    counts = None if plan is None or not site.task.classes else plan.counts
-    # Once a run; where they are lost, the end of the run says so.
-    if counts is not None and (terms.run_id, 1, COUNTS) not in site.ledger.account().releases:
-        _measure(site, instructions, plan, charged)
+    for kind in asked(terms):
+        # Once a run; where one is lost, the end of the run says so.
+        if kind.when(site.task) == "start" and not _is_taken(site, kind):
+            _release_once(site, instructions, kind, plan, charged)
     choice = None
     if instructions.use == wire.CHOOSE:
         # Sealed before the training: after a crash the same request trains the same model.
@@ -158,7 +162,7 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
     released = _release(
         site,
         instructions,
-        CLIPPED_UPDATE if plan is None else "update",
+        CLIPPED_UPDATE if plan is None else UPDATE,
         charged,
         lambda: trainer.run(plan),
         rounds_asked(terms) if plan is None else plan.rounds,
@@ -201,63 +205,65 @@ def _choose(
     """Return the sealed choice among the models of the message."""
     from client_app.training.private_choice import choose_privately
 
-    choices = None if plan is None else plan.choices
-    if choices is None or not choices.count:
+    choices = None if plan is None else plan.cost_of(CHOICE)
+    if choices is None or isinstance(choices, Steps) or not choices.count:
         raise Declined(Reason.TERMS, "no 'choice' is planned, and the server asks for one")
     return _release(
         site,
         instructions,
-        "choice",
+        CHOICE,
         charged,
         lambda: choose_privately(site, instructions.server_round, models, choices),
         choices.count,
     ).payload
 
 
-def _measure(
+def _is_taken(site: Site, kind: ReleaseKind) -> bool:
+    """Return whether the run's one release of a kind is in the ledger, in any state."""
+    key = (site.terms.run_id, kind.place(site.terms), kind.release)
+    return key in site.ledger.account().releases
+
+
+def _release_once(
     site: Site,
     instructions: Instructions,
+    kind: ReleaseKind,
     plan: Plan | None,
     charged: ChargedPlan | None,
     arrays: Arrays | None = None,
 ) -> bytes | None:
-    """Return the release behind the personal prior, sealed; None without one.
+    """Return the run's one release of a kind, sealed; None: no plan pays, or it is lost.
 
-    Labels are counted once a run. A count that broke off before its seal is spent: nothing
-    draws it a second time, and the run has no prior here.
+    A release that broke off before its seal is spent: nothing draws it a second time. Where the
+    kind is optional, the run goes on without it.
 
     Args:
-        site: owner of the measured records.
+        site: owner of the records.
         instructions: of the message.
+        kind: settings of the kind.
         plan: of the run.
         charged: the same, as the ledger has it.
-        arrays: of the final model, for a regression; None: labels are counted.
+        arrays: of the final model; None at the start of a run.
     """
-    from client_app.after_run.end_of_run import measure
-    from client_app.after_run.prior import prior_digest
-
-    noise = plan.counts if plan is not None else None
-    if noise is None:
+    if plan is None or (paid := plan.paid(kind.release)) == 0:
         return None
-    once = replace(instructions, server_round=1)
+    work = half_of(kind).prepare(site, plan, arrays)  # whatever fails in it costs nothing
+    once = replace(instructions, server_round=kind.place(site.terms))
     if arrays is None:
         # One request for every message of the run, of any round and model.
-        once = replace(once, digest=prior_digest(instructions.terms.run_id))
+        digest = hashlib.sha256(json.dumps([kind.release, site.terms.run_id]).encode())
+        once = replace(once, digest=digest.hexdigest())
     try:
-        return _release(
-            site,
-            once,
-            COUNTS,
-            charged,
-            lambda: measure(site, noise, arrays),
-            noise.count,
-        ).payload
+        return _release(site, once, kind.release, charged, work, paid).payload
     except Declined as reason:
-        release = site.ledger.account().releases.get((once.terms.run_id, 1, COUNTS))
-        # Residuals under another final model: the personal model that is kept stays as it is.
-        if reason.reason is not Reason.REPLAY or release is None or release.status != "lost":
+        release = site.ledger.account().releases.get(
+            (once.terms.run_id, once.server_round, kind.release)
+        )
+        # Under another final model: the personal model that is kept stays as it is.
+        is_lost = release is not None and release.status == "lost"
+        if reason.reason is not Reason.REPLAY or not (is_lost and kind.is_optional):
             raise
-        log.warning("no personal prior in this run, what it rests on is lost: %s", reason)
+        log.warning("no '%s' in this run, its release is lost: %s", kind.kind, reason)
         return None
 
 
@@ -279,40 +285,35 @@ def evaluate(site: Site, instructions: Instructions) -> RecordDict:
     return wire.write_metrics(payload)
 
 
-def score(site: Site, instructions: Instructions) -> RecordDict:
-    """Answer with the run's one noisy histogram of scores.
+def answer_once(kind: str, site: Site, instructions: Instructions) -> RecordDict:
+    """Answer with the run's one payload of a kind that is sent.
+
+    Args:
+        kind: name of a registered kind that is sent.
+        site: owner of the records.
+        instructions: of the message, with the final model.
 
     Raises:
         Declined: no plan pays for it, the site took no part in the run, or it was released for
             another model; a lost one stays lost.
     """
     from client_app.after_run.final_model import took_part
-    from client_app.after_run.score_histogram import count_scores
     from client_app.training.trainer import read_model
-    from hdpfl_flower.measures.score_cells import check_binary
 
-    terms = instructions.terms
-    plan, charged = site.plan if terms.noise == "records" else (None, None)
-    if plan is None or plan.scores is None:
-        raise Declined(Reason.TERMS, "no 'scores' are planned, and the server asks for them")
-    if not took_part(site):  # else the end of a run would charge all of it for a histogram
-        raise Declined(Reason.TERMS, "this site took no part in the run whose scores are asked for")
-    noise = plan.scores
-    # Before the release: a model or data that cannot be read cost no budget.
-    check_binary(site.task)
+    settings = asked_kind(site.terms, KINDS[kind])
+    plan, charged = site.plan if site.terms.noise == "records" else (None, None)
+    if settings is None or plan is None or not plan.paid(settings.release):
+        raise Declined(Reason.TERMS, f"no '{kind}' are planned, and the server asks for them")
+    if not took_part(site):  # else the end of a run would charge all of it for one payload
+        raise Declined(
+            Reason.TERMS, f"this site took no part in the run whose {kind} are asked for"
+        )
+    settings.check_task(site.task)
     arrays = read_model(site, instructions)
-    site.test_records()
-    # One place in the ledger for all of the run, whichever round the message names.
-    once = replace(instructions, server_round=terms.rounds)
-    payload = _release(
-        site,
-        once,
-        SCORES,
-        charged,
-        lambda: count_scores(site, arrays, noise),
-        noise.count,
-    ).payload
-    return wire.write_scores(payload)
+    payload = _release_once(site, instructions, settings, plan, charged, arrays)
+    if payload is None:
+        raise Declined(Reason.REPLAY, f"the '{kind}' of this run are lost")
+    return wire.write_payload(kind, payload)
 
 
 def join(site: Site, instructions: Instructions) -> RecordDict:
@@ -343,7 +344,7 @@ def finish(site: Site, instructions: Instructions) -> RecordDict:
     if site.profile.state is not None:
         # Before all else: a second model of an ended run changes and releases nothing.
         keep_final_model(site, instructions, site.profile.state.path)
-    if instructions.terms.makes_personal_model and not is_closed(site):
+    if makes_personal_model(instructions.terms) and not is_closed(site):
         _end_run(site, instructions)
     close_run(site)
     return wire.write_site({})
@@ -351,29 +352,30 @@ def finish(site: Site, instructions: Instructions) -> RecordDict:
 
 def _end_run(site: Site, instructions: Instructions) -> None:
     """Tune the final model if planned; store the personal model."""
-    from client_app.after_run import end_of_run
     from client_app.after_run.final_model import took_part
-    from client_app.after_run.personal_model import assemble
+    from client_app.after_run.personal_model import (
+        assemble,
+        personal_model_path,
+        save_personal_model,
+        untuned_model,
+    )
     from client_app.training.trainer import read_model
 
     if not took_part(site):
         return
     whole = assemble(site, read_model(site, instructions), instructions.server_round)
-    if instructions.terms.noise != "records":
-        tuned = end_of_run.tune_at_home(site, whole)
-        arrays = end_of_run.personal_arrays(site, whole, tuned)
-        end_of_run.keep_personal_model(site, arrays, None, None)
-        return
-    tuned, (plan, charged) = None, site.plan
-    if plan.tuning is not None:
-        last = replace(instructions, server_round=instructions.terms.rounds)
-        tuned = _release(
-            site, last, TUNING, charged, lambda: end_of_run.tune(site, plan, whole), 1
-        ).payload
-    arrays = end_of_run.personal_arrays(site, whole, tuned)
-    under = None if site.task.classes else arrays
-    measured = _measure(site, instructions, plan, charged, under)
-    end_of_run.keep_personal_model(site, arrays, plan.counts, measured)
+    model = untuned_model(site, whole)
+    plan, charged = site.plan if site.terms.noise == "records" else (None, None)
+    for kind in asked(site.terms):
+        half = half_of(kind)
+        if plan is None:
+            model = half.at_home(site, model)
+        elif not kind.is_sent:
+            at_start = kind.when(site.task) == "start"
+            arrays = None if at_start else model.arrays
+            payload = _release_once(site, instructions, kind, plan, charged, arrays)
+            model = model if payload is None else half.applied(site, plan, model, payload)
+    save_personal_model(personal_model_path(site), model)
 
 
 class Released(NamedTuple):
@@ -419,7 +421,7 @@ def _release(
         # Sealed before it can be sent: a repeated request finds these very bytes.
         payload = taken.seal(work())
     # Before Flower sends the reply: "sent" means handed over, not arrived.
-    if kind not in STAYS:
+    if not stays(kind):
         site.ledger.mark_sent((instructions.terms.run_id, instructions.server_round, kind))
     return Released(payload, replayed=False)
 
@@ -474,8 +476,16 @@ class SiteApp(ClientApp):
     """
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Answer ``message``; a type that is not exactly one of the five is refused."""
-        return guarded(_HANDLERS.get(message.metadata.message_type))(message, context)
+        """Answer ``message``; a type that is none of a handler's or a sent kind's is refused."""
+        return guarded(_handler_of(message.metadata.message_type))(message, context)
+
+
+def _handler_of(message_type: str) -> Handler | None:
+    """Return the handler of a message type, or None."""
+    kind = wire.kind_asked(message_type)
+    if kind in KINDS and KINDS[kind].is_sent:
+        return partial(answer_once, kind)
+    return _HANDLERS.get(message_type)
 
 
 _HANDLERS: dict[str, Handler] = {
@@ -483,6 +493,5 @@ _HANDLERS: dict[str, Handler] = {
     wire.EVALUATE: evaluate,
     wire.JOIN: join,
     wire.FINISH: finish,
-    wire.SCORES: score,
 }
 app = SiteApp()

@@ -284,7 +284,7 @@ def _flat(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield run config keys as Flower names them, with dotted tables."""
     for key, value in config.items():
         if isinstance(value, dict):
-            yield from ((f"{key}.{name}", inner) for name, inner in value.items())
+            yield from ((f"{key}.{name}", inner) for name, inner in _flat(value))
         else:
             yield key, value
 

@@ -57,6 +57,8 @@ def limits(field: FieldInfo) -> str:
 
 def kind(annotation: Any, bounds: str = "") -> str:
     """Return a field's type in words."""
+    from hdpfl_flower.config.tables_of_terms import Pairs
+
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
         parts = [option for option in get_args(annotation) if option is not types.NoneType]
@@ -70,7 +72,8 @@ def kind(annotation: Any, bounds: str = "") -> str:
         return " or ".join(f"`{value}`" for value in shown)
     if origin in (tuple, dict):
         inner = get_args(annotation)[0 if origin is tuple else 1]
-        return ("list of " if origin is tuple else "table: a name, and a ") + kind(inner)
+        words = "list of " if origin is tuple else "table: a name, and a "
+        return "tables" if annotation == Pairs else words + kind(inner)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return WORDS[str] if hasattr(annotation, "to_text") else "table"  # local work is a text
     return WORDS[annotation] + bounds
@@ -116,10 +119,10 @@ def plain(text: str) -> str:
 
 def terms_page() -> str:
     """Return the keys of a run's config."""
-    from hdpfl_flower.after import KINDS as ENDINGS
     from hdpfl_flower.config.run_config import GROUPS
     from hdpfl_flower.config.tables import TITLES
     from hdpfl_flower.config.tasks import TASKS
+    from hdpfl_flower.releases import KINDS as RELEASES
     from hdpfl_flower.work import KINDS
     from hdpfl_flower.work.choice import CHOICES
     from hdpfl_flower.work.second import SECONDS
@@ -157,8 +160,9 @@ def terms_page() -> str:
     choice = '## Kinds of private choice\n\n`choice = "gaussian times=2 share=0.1"`: likewise.\n\n'
     spend = '## Kinds of spending\n\n`spend = "late ratio=2"`: likewise.\n\n'
     after = (
-        '## Kinds of work after the run\n\n`after = "tuning steps=40, scores share=0.25"`: each '
-        "kind once, between commas.\n\n"
+        "## Kinds of release\n\nBeside the updates and after the last round: a table a kind, such "
+        "as `[after.tuning]` with `steps = 40`, or `after.tuning.steps=40` on a command line. The "
+        "first setting asks for the kind.\n\n"
     )
     task = (
         '## Kinds of task\n\n`task = "classification shape=1,28,28 classes=10"`: of records '
@@ -181,7 +185,7 @@ def terms_page() -> str:
             (second, SECONDS),
             (choice, CHOICES),
             (spend, SPENDS),
-            (after, ENDINGS),
+            (after, {f"after.{name}": kind for name, kind in RELEASES.items()}),
         )
     ] + [settings_intro + table(head, settings)]
     return intro + "\n".join([*parts, *tables])
@@ -299,7 +303,10 @@ def wire_page() -> str:
         ("`site`, the answer to *join*", listed(wire.SITE_KEYS)),
         ("`metrics`, the answer to *evaluate*", listed(wire.METRIC_KEYS)),
         ("codes of a site that sends nothing", ", ".join(f"`{code}`" for code in wire.REASONS)),
-        ("message types", listed((wire.TRAIN, wire.EVALUATE, wire.JOIN, wire.SCORES, wire.FINISH))),
+        (
+            "message types",
+            listed((wire.TRAIN, wire.EVALUATE, wire.JOIN, wire.query_of("KIND"), wire.FINISH)),
+        ),
     ]
     return (
         "# Wire\n\nEvery key that crosses the network; `hdpfl_flower/wire.py` encodes and decodes "

@@ -13,8 +13,8 @@ shape, a dtype or a key that is not expected raises :class:`WireError` before an
                     "choice":       the model that it chose privately, where it is asked to
                     "site":         constants that the profile discloses      (query.join)
                     "metrics":      metrics that the profile discloses        (evaluate)
-                    "scores":       one noisy histogram of scores by class, float32, once a run
-                                    (query.scores)
+                    its kind:       one noisy payload of a kind of release that is sent, float32,
+                                    once a run                                (query.KIND)
                     or Error(120, "declined"), Error(121, "failed"), Error(122, "pending"),
                     Error(123, "refused")
 """
@@ -44,8 +44,8 @@ NUMPY = "numpy.ndarray"
 """Flower's name for the form of sent arrays."""
 TRAIN, EVALUATE, JOIN, FINISH = "train", "evaluate", "query.join", "query.finish"
 """Message types: training round, model test, join, final model."""
-SCORES = "query.scores"
-"""Message type: the charged histogram of the final model's scores."""
+_QUERY = "query."
+"""Start of the message type that asks for the one payload of a kind of release, by its name."""
 
 DECLINED, FAILED = 120, 121
 """Error codes: declined (policy, budget or terms), and other failures.
@@ -59,7 +59,6 @@ REASONS = {DECLINED: "declined", FAILED: "failed", PENDING: "pending", REFUSED: 
 
 _MODEL, _INSTRUCTIONS, _OTHERS = "model", "instructions", "others"
 _UPDATE, _CHOICE, _SITE, _METRICS = "update", "choice", "site", "metrics"
-_SCORES = "scores"
 SITE_KEYS = frozenset({"partition", "batch-size", "declared-records", "epsilon", "noise-std"})
 """Facts sent when joining; all but ``partition`` only if disclosed."""
 METRIC_KEYS = frozenset(
@@ -269,24 +268,34 @@ def read_update(
     return decode(array, (1,) if projected else (size,))
 
 
-def write_scores(payload: bytes) -> RecordDict:
-    """Return the reply with a sealed histogram of scores."""
+def query_of(kind: str) -> str:
+    """Return the message type that asks for the payload of a kind of release."""
+    return f"{_QUERY}{kind}"
+
+
+def kind_asked(message_type: str) -> str:
+    """Return the kind of release that a message type may ask for; empty: of another form."""
+    return message_type[len(_QUERY) :] if message_type.startswith(_QUERY) else ""
+
+
+def write_payload(kind: str, payload: bytes) -> RecordDict:
+    """Return the reply with the sealed payload of a kind of release."""
     array = Array("float32", (numbers_in(len(payload)),), NUMPY, payload)
-    return RecordDict({_SCORES: ArrayRecord({_SCORES: array})})
+    return RecordDict({kind: ArrayRecord({kind: array})})
 
 
-def read_scores(content: RecordDict, size: int) -> npt.NDArray[np.float32]:
-    """Return the histogram in a reply, shape ``(size,)``.
+def read_payload(kind: str, content: RecordDict, size: int) -> npt.NDArray[np.float32]:
+    """Return the payload of a kind in a reply, shape ``(size,)``.
 
     Raises:
         WireError: other content than one finite float32 vector of that size under its key.
     """
-    record = content.get(_SCORES)
-    if set(content) != {_SCORES} or not isinstance(record, ArrayRecord):
-        raise WireError("scores: unexpected keys")
-    if set(record) != {_SCORES}:
-        raise WireError("scores: unexpected array names")
-    return decode(record[_SCORES], (size,))
+    record = content.get(kind)
+    if set(content) != {kind} or not isinstance(record, ArrayRecord):
+        raise WireError(f"{kind}: unexpected keys")
+    if set(record) != {kind}:
+        raise WireError(f"{kind}: unexpected array names")
+    return decode(record[kind], (size,))
 
 
 def write_site(disclosed: Mapping[str, int | float]) -> RecordDict:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hdpfl_flower.config.feasibility import check_up_front
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.server_terms import FOUND
 from hdpfl_flower.config.terms import AUTO
 from hdpfl_flower.errors import StrategyError, TermsError
+from hdpfl_flower.releases.feasibility import check_up_front
+from hdpfl_flower.releases.of_run import has_personal_state
 from strategies.core.base import HDPStrategy
 from strategies.core.kernel import Kernel
 from strategies.server_step.step import ServerStep
@@ -84,4 +85,4 @@ class Combination:
             check_up_front(terms)
         except (TermsError, StrategyError):
             return False  # other faults are refused with the other rate, too
-        return not (terms.has_personal_state or terms.second is not None)
+        return not (has_personal_state(terms) or terms.second is not None)

@@ -26,9 +26,13 @@ hdpfl_flower.formats:
 hdpfl_flower.versions:
 hdpfl_flower.linalg:
 hdpfl_flower.system:
-hdpfl_flower.config: hdpfl_flower.after hdpfl_flower.system hdpfl_flower.work
-hdpfl_flower.after: hdpfl_flower.config hdpfl_flower.measures hdpfl_flower.models
-hdpfl_flower.work: hdpfl_flower.config hdpfl_flower.system
+hdpfl_flower.config: hdpfl_flower.system hdpfl_flower.work
+hdpfl_flower.config.run_config: hdpfl_flower.config hdpfl_flower.releases hdpfl_flower.system
+hdpfl_flower.config.named_files: hdpfl_flower.config hdpfl_flower.system
+hdpfl_flower.config.tables: hdpfl_flower.config hdpfl_flower.releases hdpfl_flower.work
+hdpfl_flower.releases: hdpfl_flower.config hdpfl_flower.measures hdpfl_flower.models
+    hdpfl_flower.privacy.accounting hdpfl_flower.work
+hdpfl_flower.work: hdpfl_flower.config hdpfl_flower.models.task hdpfl_flower.system
 hdpfl_flower.measures.concordance:
 hdpfl_flower.models: hdpfl_flower.measures.concordance hdpfl_flower.system hdpfl_flower.work
 hdpfl_flower.monitoring: hdpfl_flower.system
@@ -43,8 +47,10 @@ hdpfl_flower.weighting: hdpfl_flower.config hdpfl_flower.estimators hdpfl_flower
 hdpfl_flower.payloads:
 hdpfl_flower.wire: hdpfl_flower.config hdpfl_flower.models hdpfl_flower.payloads
 hdpfl_flower.reply_time: hdpfl_flower.config hdpfl_flower.system hdpfl_flower.wire
-hdpfl_flower.privacy: hdpfl_flower.work hdpfl_flower.after hdpfl_flower.config hdpfl_flower.data
-    hdpfl_flower.linalg hdpfl_flower.models hdpfl_flower.system
+hdpfl_flower.privacy.accounting: hdpfl_flower.config hdpfl_flower.privacy.pld
+hdpfl_flower.privacy: hdpfl_flower.work hdpfl_flower.releases hdpfl_flower.config
+    hdpfl_flower.data hdpfl_flower.linalg hdpfl_flower.models hdpfl_flower.system
+    hdpfl_flower.privacy.accounting
 hdpfl_flower.engines: hdpfl_flower.models hdpfl_flower.privacy hdpfl_flower.system
 hdpfl_flower.ledger: hdpfl_flower.config hdpfl_flower.privacy hdpfl_flower.system
 hdpfl_flower.doors: hdpfl_flower
@@ -64,7 +70,10 @@ client_app.site: hdpfl_flower
 client_app.training: hdpfl_flower client_app.site client_app.work
 client_app.work: hdpfl_flower client_app.site
 client_app.after_run: hdpfl_flower client_app.site client_app.training client_app.work
+    client_app.releases.shrink
+client_app.releases: hdpfl_flower client_app.site client_app.training client_app.after_run
 client_app: hdpfl_flower client_app.site client_app.training client_app.after_run
+    client_app.releases
 server_app: hdpfl_flower
 server_app.run: hdpfl_flower strategies
 server_app.app: hdpfl_flower server_app.run server_app.plots
@@ -150,6 +159,8 @@ class Facts(NamedTuple):
 
     imports: list[tuple[str, str]]
     """Module and name; the name is empty for ``import module``."""
+    for_types: list[tuple[str, str]]
+    """Those where types alone are checked."""
     asserts: list[int]
     classes: list[str]
     first_lines: list[str]
@@ -157,16 +168,19 @@ class Facts(NamedTuple):
 
 @cache
 def facts_of(source: str) -> Facts:
-    """Return what a text's statements say; what is read where only types are checked is left out.
+    """Return the facts of a text's statements.
 
     The tree is not kept: so many objects would slow all that the process collects afterwards.
     """
-    found = Facts([], [], [], [])
+    found = Facts([], [], [], [], [])
     waiting: deque[ast.AST] = deque([ast.parse(source)])
     while waiting:
         node = waiting.popleft()
         match node:
-            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body):
+                for line in body:
+                    if isinstance(line, ast.ImportFrom) and line.module:
+                        found.for_types.extend((line.module, alias.name) for alias in line.names)
                 continue
             case ast.Import(names=names):
                 found.imports.extend((alias.name, "") for alias in names)
@@ -182,11 +196,12 @@ def facts_of(source: str) -> Facts:
     return found
 
 
-def imported(source: str, modules: frozenset[str]) -> list[str]:
-    """Return what ``source`` imports, in functions too, but not where only types are checked."""
+def imported(source: str, modules: frozenset[str], *, types: bool = False) -> list[str]:
+    """Return the imports of ``source``, in functions too; with ``types`` those for types, too."""
+    facts = facts_of(source)
     return [
         f"{module}.{name}" if f"{module}.{name}" in modules else module
-        for module, name in facts_of(source).imports
+        for module, name in (*facts.imports, *(facts.for_types if types else ()))
     ]
 
 
@@ -252,10 +267,10 @@ def test_every_room_of_the_table_exists() -> None:
     assert gone == []
 
 
-def test_no_circle_of_modules_in_functions_neither() -> None:
+def test_no_circle_of_modules_in_functions_and_for_types_neither() -> None:
     known = frozenset(sources())
     graph = {
-        name: {m for m in imported(path.read_text(), known) if m in known and m != name}
+        name: {m for m in imported(path.read_text(), known, types=True) if m in known and m != name}
         for name, path in sources().items()
     }
     assert circle(graph) == []
@@ -263,6 +278,9 @@ def test_no_circle_of_modules_in_functions_neither() -> None:
 
 def test_a_circle_of_modules_is_found() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}})
+    source = "if TYPE_CHECKING:\n    from client_app import app\n"
+    assert imported(source, frozenset({"client_app.app"})) == []
+    assert imported(source, frozenset({"client_app.app"}), types=True) == ["client_app.app"]
 
 
 def test_packages_raise_and_do_not_assert() -> None:

@@ -21,6 +21,7 @@ import typer.main
 from pydantic import BaseModel, Field
 
 from hdpfl_flower.config.run_config import GROUPS, RunConfig
+from hdpfl_flower.config.tables import release_rows
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import RoundUpdates
 from hdpfl_tools.contract import run_contract
@@ -132,7 +133,7 @@ def test_every_file_of_the_code_that_a_page_names_exists() -> None:
 def test_every_key_that_a_page_sets_exists() -> None:
     """In ``--set KEY=VALUE``, and in a text of the form ``key = value``."""
     profile = re.findall(r"^\| `([a-z-]+)` \|", generated()["reference/profile.md"], re.M)
-    settings = {row.key for row in setting_rows(SETTINGS_OWNERS)}
+    settings = {row.key for row in (*release_rows(), *setting_rows(SETTINGS_OWNERS))}
     given = {*RunConfig.keys(), *settings}
     named = {
         *given,

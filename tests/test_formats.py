@@ -53,8 +53,7 @@ NEWER = r"format 99 was written by a newer version of hdpfl-flower.*update"
 NONE = "no version wrote its 'format'"
 FIELDS_OF_PLANS = {
     1: {"format", "epsilon", "delta", "noise_multiplier", "divisor", "steps", "min_clip_norm",
-        "max_clip_norm", "last_round", "first_divisor", "models", "choices", "sensitivity",
-        "tuning", "counts", "scores"},
+        "max_clip_norm", "last_round", "first_divisor", "models", "sensitivity", "releases"},
 }  # fmt: skip
 """A new field needs a new number, and a folder of files of the number before."""
 

@@ -15,6 +15,7 @@ from hdpfl_flower.models.evaluation import evaluate
 from hdpfl_flower.models.networks import Arrays, flatten, unflatten
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.policy import CLIPPED_UPDATE
+from hdpfl_flower.releases.of_run import makes_personal_model
 from hdpfl_flower.wire import Instructions
 
 
@@ -45,7 +46,9 @@ def models_tested(site: Site) -> int:
     if "personal-metrics" not in site.profile.disclose:
         return 1
     terms = site.terms
-    return max(1, (not terms.sent_part) + terms.makes_personal_model + (terms.second is not None))
+    return max(
+        1, (not terms.work.sent_part) + makes_personal_model(terms) + (terms.second is not None)
+    )
 
 
 def local_metrics(site: Site, instructions: Instructions) -> Callable[[], bytes]:
@@ -69,13 +72,13 @@ def local_metrics(site: Site, instructions: Instructions) -> Callable[[], bytes]
 def _metrics(site: Site, instructions: Instructions, arrays: Arrays, records: Records) -> bytes:
     spec, task, device = instructions.terms.model, site.task, site.profile.training.device
     # Where a part of the model stays here, the whole is this site's own.
-    metrics = {} if site.terms.sent_part else evaluate(spec, task, arrays, records, device)
+    metrics = {} if site.terms.work.sent_part else evaluate(spec, task, arrays, records, device)
     shows_own = "personal-metrics" in site.profile.disclose
-    if shows_own and site.terms.makes_personal_model:
+    if shows_own and makes_personal_model(site.terms):
         own_model = assemble(site, arrays, instructions.server_round)
         values = evaluate(spec, task, own_model, records, device)
         metrics |= {f"personal-{name}": value for name, value in values.items()}
-    path = personal_path(site) if shows_own and not site.terms.sent_part else None
+    path = personal_path(site) if shows_own and not site.terms.work.sent_part else None
     personal = load_personal_model(path, len(flatten(arrays))) if path else None
     if personal is not None:
         values = evaluate(spec, task, unflatten(personal, arrays), records, device)

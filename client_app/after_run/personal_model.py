@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from client_app.after_run.final_model import metadata_of, terms_in
-from client_app.after_run.shrinkage import shrunk_deviation
 from client_app.site.personal_state import load_state, personal_state_path
 from client_app.site.site import Site
+from client_app.training.ditto import load_personal_model, personal_path
 from client_app.work import local_work
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
@@ -26,6 +26,13 @@ from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.evaluation import predict
 from hdpfl_flower.models.networks import Arrays, flatten, layout_of, unflatten
 from hdpfl_flower.models.task import Task
+from hdpfl_flower.releases import asked_kind
+from hdpfl_flower.releases.of_run import (
+    has_personal_state,
+    makes_personal_model,
+    personal_is_private,
+)
+from hdpfl_flower.releases.shrink import Shrink
 from hdpfl_flower.system.files import replace_file
 
 Vector = npt.NDArray[np.float32]
@@ -80,7 +87,7 @@ def kind_of(terms: RunTerms) -> Kind:
     At the level of a client the part that stays is trained without noise. So is a second model
     that is not private, whatever is added to it.
     """
-    return "private" if terms.personal_is_private else "kept"
+    return "private" if personal_is_private(terms) else "kept"
 
 
 def personal_model_path(site: Site) -> Path:
@@ -94,7 +101,7 @@ def check_folder(site: Site) -> None:
     Raises:
         Declined: before anything is charged for it.
     """
-    if site.terms.makes_personal_model:
+    if makes_personal_model(site.terms):
         personal_model_path(site)
 
 
@@ -117,15 +124,32 @@ def assemble(site: Site, shared: Arrays, last_round: int) -> Arrays:
     """
     terms = site.terms
     vector = flatten(shared)
-    if terms.has_personal_state:
+    if has_personal_state(terms):
         work = local_work(terms, site.task, len(vector))
         state = load_state(personal_state_path(site))
-        if shrink := terms.after.shrink:
+        if shrink := asked_kind(terms, Shrink):
+            from client_app.releases.shrink import shrunk_deviation
+
             sizes = [array.size for array in shared.values()]
             deviation = shrunk_deviation(state, vector, sizes, last_round)
             vector = vector + np.float32(shrink.scale) * deviation
         vector = work.whole(vector, work.first() if state.part is None else state.part)
     return unflatten(vector, layout_of(terms.model, site.task))
+
+
+def untuned_model(site: Site, whole: Arrays) -> PersonalModel:
+    """Return the site's model at the end of a run, before any kind of release changes it.
+
+    Raises:
+        DataError: the site's model by Ditto is damaged.
+    """
+    # A second model of the same run takes the place of the shared one.
+    path = personal_path(site) if site.terms.second is not None else None
+    size = sum(array.size for array in whole.values())
+    personal = load_personal_model(path, size) if path is not None else None
+    arrays = whole if personal is None else unflatten(personal, whole)
+    added = np.zeros(site.task.outputs, np.float32)
+    return PersonalModel(site.terms, arrays, added, kind_of(site.terms))
 
 
 def save_personal_model(path: Path, model: PersonalModel) -> None:

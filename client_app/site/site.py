@@ -111,7 +111,7 @@ class Site:
     def layout(self) -> Arrays:
         """Names and shapes of the sent part; raises as :func:`allowed_layout`."""
         whole = allowed_layout(self.profile, self.terms.model, self.task)
-        return select(whole, self.terms.model, self.task, self.terms.sent_part)
+        return select(whole, self.terms.model, self.task, self.terms.work.sent_part)
 
     @cached_property
     def ledger(self) -> Ledger:

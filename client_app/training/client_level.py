@@ -108,7 +108,7 @@ class ClientLevelTrainer:
 
     def _pulled(self, job: LocalJob) -> LocalJob:
         """Return the job with the pull to the update's origin."""
-        pull = self._instructions.terms.pull
+        pull = self._instructions.terms.work.pull_factor
         # To 0 where a mask is: else the pull would move masked coordinates.
         return replace(job, pull=(pull, job.first)) if pull else job
 

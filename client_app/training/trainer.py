@@ -26,6 +26,7 @@ from hdpfl_flower.models.networks import Arrays, flatten
 from hdpfl_flower.models.parts import parts_of
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.privacy.plan import Plan, RoundPlan
+from hdpfl_flower.releases.of_run import needs_head
 from hdpfl_flower.system.devices import is_out_of_memory, pick_device
 from hdpfl_flower.system.paths import available_cores
 from hdpfl_flower.wire import Instructions
@@ -63,7 +64,7 @@ class Trainer:
         self._site, self._instructions = site, instructions
         self.models: Sequence[Arrays] = read_models(site, instructions)
         size = sum(array.size for array in self.models[0].values())
-        if terms.needs_head:
+        if needs_head(terms):
             parts_of(terms.model, site.task)  # of the tuning after the last round, too
         self.personal = own_round(site, instructions.server_round, size)
         self.choose(0)
@@ -83,7 +84,9 @@ class Trainer:
         site, instructions, terms = self._site, self._instructions, self._instructions.terms
         self.start = flatten(self.models[index])
         anchor = flatten(self.models[1]) if instructions.use == wire.PULL else self.start
-        self.pull = (terms.pull, self._whole(anchor)) if terms.pull else None
+        self.pull = (
+            (terms.work.pull_factor, self._whole(anchor)) if terms.work.pull_factor else None
+        )
         self.offset = flatten(self.models[1]) if instructions.use == wire.OFFSET else None
         if self.offset is not None and self.personal is not None:
             raise Declined(Reason.TERMS, "an offset goes without personal parts and masks")

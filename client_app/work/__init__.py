@@ -10,6 +10,7 @@ from client_app.work.offset import OffsetWork
 from client_app.work.parted import AlternateWork, FrozenWork, PartedWork
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.models.task import Task
+from hdpfl_flower.releases.of_run import has_personal_state
 from hdpfl_flower.work import Alternate, Auto, Frozen, Joint, Offset, Plain, Work
 
 TRAINING: Final[dict[type[Work], type[LocalWork]]] = {
@@ -40,6 +41,6 @@ def own_round(site: Site, server_round: int, sent: int) -> OwnRound | None:
     Raises:
         Declined, DataError, ModelError: as :class:`OwnRound` and :class:`LocalWork`.
     """
-    if not site.terms.has_personal_state:
+    if not has_personal_state(site.terms):
         return None
     return OwnRound(local_work(site.terms, site.task, sent), site, server_round)

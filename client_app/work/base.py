@@ -25,6 +25,7 @@ from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.engines.dpsgd import Phase, Pull
 from hdpfl_flower.errors import DataError, Declined, Reason
 from hdpfl_flower.models.task import Task
+from hdpfl_flower.releases.of_run import sums_updates
 from hdpfl_flower.work import Work
 
 Vector = npt.NDArray[np.float32]
@@ -160,7 +161,7 @@ class OwnRound:
         vector = self.work.moved(self.own, update) if self.work.own_size else None
         since = before.first_round or self.number
         state = PersonalState(self.number, before.rounds + 1, since, vector)
-        if not self.site.terms.sums_updates:
+        if not sums_updates(self.site.terms):
             return state
         sent = self.sent(update)
         return replace(

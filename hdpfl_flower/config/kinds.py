@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
+from typing import ClassVar, Protocol, TypeVar, cast
 
 from pydantic import ValidationError
 
 from hdpfl_flower.config.settings import Settings
 from hdpfl_flower.config.validation import describe, hint
 
-if TYPE_CHECKING:
-    from hdpfl_flower.config.terms import RunTerms
-    from hdpfl_flower.models.task import Task
-
 MOST_CHARACTERS = 500
 """Characters of a line, which is read before consent."""
+
+
+class Proposal(Protocol):
+    """Terms that a kind's checks read, without an import of the terms, which hold the kinds."""
+
+    @property
+    def noise(self) -> str:
+        """Source of the noise."""
+
+    @property
+    def dataset(self) -> str:
+        """Data set, or ``site``."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Rate of local SGD."""
+
+    @property
+    def local_steps(self) -> int:
+        """Local steps a round; 0: from epochs."""
+
+    @property
+    def second(self) -> object:
+        """Second model of a site; None: none."""
 
 
 class Kind(Settings):
@@ -44,20 +64,17 @@ class Kind(Settings):
         """Return the canonical text: the kind, and each setting as ``key=value``."""
         return " ".join([self.kind, *(f"{key}={text}" for key, text in self.as_texts().items())])
 
-    def check(self, terms: RunTerms) -> None:
+    def check(self, terms: Proposal) -> None:
         """Refuse contradictions with other terms.
 
         Raises:
             TermsError: names the keys, and the remedy.
         """
 
-    def is_unlike_rounds(self, terms: RunTerms) -> bool:
-        """Return whether only plans of unequal rounds can pay for it."""
-        del terms
+    @property
+    def is_unlike_rounds(self) -> bool:
+        """Whether only plans of unequal rounds can pay for it."""
         return self.is_charged
-
-    def check_task(self, task: Task) -> None:
-        """Refuse a task without meaning for it; raises ``DataError``."""
 
 
 KindT = TypeVar("KindT", bound=Kind)

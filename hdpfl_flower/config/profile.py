@@ -137,7 +137,7 @@ class Policy(RedactedModel):
     extra_releases: bool = Field(
         True,
         description="Whether terms may ask for charged mechanisms beside the rounds' noisy steps: "
-        "`after` with `tuning`, `prior` or `scores`, and `choice`. They are part of the "
+        "the tables of `after` but `shrink`, and `choice`. They are part of the "
         "run's ε either way. With false the site declines such a run; other sites may take part.",
     )
     only_named: Annotated[str, Field(pattern=rf"^({FINGERPRINT.pattern})?$")] = Field(

@@ -17,10 +17,12 @@ from hdpfl_flower.config.named_files import with_files
 from hdpfl_flower.config.server_terms import FOUND, ServerTerms
 from hdpfl_flower.config.settings import PREFIX, Settings, Value
 from hdpfl_flower.config.simulation_terms import SimulationTerms
+from hdpfl_flower.config.tables_of_terms import gathered
 from hdpfl_flower.config.terms import AUTO, MOST_TERMS, RunTerms
 from hdpfl_flower.config.toml_text import BOM, form_fault
 from hdpfl_flower.config.validation import hint
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.releases import changes_of
 from hdpfl_flower.system.fingerprints import listed
 
 GROUPS: Mapping[str, type[Settings]] = {
@@ -74,6 +76,11 @@ class RunConfig:
         for name, group in GROUPS.items():
             try:
                 groups[name] = group.parse(_chosen(flat, group.keys()))
+            except TermsError as error:
+                wrong.append(str(error).removeprefix(PREFIX))
+        if "terms" in groups:
+            try:  # Flower writes each setting that a run may have, at its default
+                groups["terms"] = groups["terms"].updated(after=changes_of(groups["terms"].after))
             except TermsError as error:
                 wrong.append(str(error).removeprefix(PREFIX))
         if wrong:
@@ -174,9 +181,11 @@ def _split(run_config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dic
     """Return the flat keys and the tables; Flower writes a table as keys with a dot."""
     flat: dict[str, Any] = {}
     tables: dict[str, dict[str, Any]] = {}
-    for key, value in run_config.items():
+    for key, value in gathered(run_config, "after").items():
         name, dot, inner = key.partition(".")
-        if isinstance(value, Mapping):
+        if key == "after":
+            flat[key] = value
+        elif isinstance(value, Mapping):
             tables.setdefault(key, {}).update(value)
         elif dot:
             tables.setdefault(name, {})[inner] = value

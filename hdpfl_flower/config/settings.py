@@ -35,6 +35,7 @@ def _is_number(value: object) -> bool:
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
+ShareOrNone = Annotated[float, Field(ge=0, lt=1)]
 PartOfBudget = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=0), AfterValidator(_fits_flower)]
 AtLeastOne = Annotated[int, Field(ge=1), AfterValidator(_fits_flower)]

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
-from hdpfl_flower.after import After
 from hdpfl_flower.config.run_config import GROUPS
 from hdpfl_flower.config.settings import Settings, Value
+from hdpfl_flower.releases import KINDS
 from hdpfl_flower.work import Work
 from hdpfl_flower.work.choice import Choice
 from hdpfl_flower.work.second import SecondModel
@@ -21,7 +21,7 @@ TITLES = {
     "simulation": "Simulation: what simulated sites are drawn from",
 }
 """The head of each group of flat keys."""
-_TEXTS = (str, Work, SecondModel | None, Choice | None, Spend, After)
+_TEXTS = (str, Work, SecondModel | None, Choice | None, Spend)
 """Types that users write as a text."""
 
 
@@ -53,6 +53,8 @@ def rows_of(group: str, settings: type[Settings], prefix: str = "") -> Iterator[
     """Yield a row a key of ``settings``, in the order of its class."""
     defaults = settings().as_config()
     for key, name in settings.names().items():
+        if (group, key) == ("terms", "after"):
+            continue  # tables of their own: :func:`release_rows`
         field = settings.model_fields[name]
         described, extra = field.description or "", field.json_schema_extra
         default: Any = extra["default"] if isinstance(extra, dict) else defaults[key]
@@ -60,8 +62,14 @@ def rows_of(group: str, settings: type[Settings], prefix: str = "") -> Iterator[
 
 
 def flat_rows() -> list[Row]:
-    """Return a row for each key that stands outside of any strategy's table."""
+    """Return a row for each key that stands outside of any table."""
     return [row for name, group in GROUPS.items() for row in rows_of(name, group)]
+
+
+def release_rows() -> list[Row]:
+    """Return a row for each setting of each kind of release, in its table."""
+    tables = [(f"after.{name}", kind) for name, kind in KINDS.items()]
+    return [row for name, kind in tables for row in rows_of(name, kind, f"{name}.")]
 
 
 def _type_of(annotation: Any) -> str:

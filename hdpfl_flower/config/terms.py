@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from functools import lru_cache, partial
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator
 
-from hdpfl_flower.after import KINDS as ENDINGS
-from hdpfl_flower.after import After, read_after
 from hdpfl_flower.config.kinds import read_kind, write_kind
-from hdpfl_flower.config.settings import AtLeastOne, Count, NotNegative, Positive, Settings
+from hdpfl_flower.config.settings import AtLeastOne, Count, NotNegative, Positive, Settings, Value
+from hdpfl_flower.config.tables_of_terms import Pairs, gathered, read_pairs
 from hdpfl_flower.config.tasks import TASKS, ClassWeights, StatedTask
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.system.fingerprints import check_listed
@@ -26,7 +26,6 @@ from hdpfl_flower.work import KINDS, Work, read_work
 from hdpfl_flower.work.backbone import BACKBONES, Backbone, Weights, read_backbone
 from hdpfl_flower.work.choice import CHOICES, Choice
 from hdpfl_flower.work.second import SECONDS, SecondModel
-from hdpfl_flower.work.site_work import SiteWork
 from hdpfl_flower.work.spend import SPENDS, Spend, read_spend
 
 AUTO: Final = "auto"
@@ -70,8 +69,8 @@ Chosen = Annotated[
 """Private choices among models, likewise."""
 Spending = Annotated[Spend, PlainValidator(read_spend), PlainSerializer(Spend.to_text)]
 """Noise over the rounds, likewise."""
-AfterRun = Annotated[After, PlainValidator(read_after), PlainSerializer(After.to_text)]
-"""Work after the last round, likewise."""
+AfterRun = Annotated[Pairs, PlainValidator(read_pairs)]
+"""Settings of releases beside the update, sent as ``after.KIND.SETTING``."""
 
 Stated = Annotated[
     StatedTask | None,
@@ -104,7 +103,7 @@ def _check_schema(text: str) -> str:
     return text
 
 
-class RunTerms(Settings, SiteWork):
+class RunTerms(Settings):
     """Proposal of a run to every site. Frozen; keys are checked.
 
     >>> RunTerms().updated(rounds=3).rounds
@@ -209,10 +208,10 @@ class RunTerms(Settings, SiteWork):
         "settings, such as 'gaussian times=2 share=0.1'; empty: the strategy's own.",
     )
     after: AfterRun = Field(
-        After(),
-        description=f"Computed after the last round: kinds ({', '.join(ENDINGS)}) between commas, "
-        "with their settings, such as 'tuning steps=40, scores share=0.25'; empty: what the "
-        "strategy names.",
+        (),
+        json_schema_extra={"default": {}},
+        description="Releases beside the updates and after the last round: a table a kind, such "
+        "as `[after.tuning] steps = 40`.",
     )
     epsilon_cap: NotNegative = Field(
         0.0,
@@ -247,6 +246,26 @@ class RunTerms(Settings, SiteWork):
         "between commas, as 'ssh-keygen -lf SITE.pub' prints them: SHA256:…; no other node takes "
         "part. Empty: every node that is online.",
     )
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], prefix: str = "") -> Self:
+        """Return the terms in ``data``, with ``after`` as tables or dotted keys."""
+        return super().parse(gathered(data, "after"), prefix)
+
+    def as_config(self) -> dict[str, Value]:
+        """Return the terms as Flower's flat run config; tables as dotted keys."""
+        config = super().as_config()
+        del config["after"]
+        return {**config, **{f"after.{key}": value for key, value in self.after}}
+
+    def updated(self, **changes: object) -> Self:
+        """Return the same terms with some fields changed; a new ``after`` replaces all of it."""
+        terms = self.model_copy(update={"after": ()}) if "after" in changes else self
+        return super(RunTerms, terms).updated(**changes)
+
+    def noise_factor(self, server_round: int) -> float:
+        """Return the noise of a round over that of the last, which all sites share; at least 1."""
+        return self.spend.noise_factor(server_round, self.rounds)
 
     @staticmethod
     def from_json(text: str) -> RunTerms:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from hdpfl_flower.errors import AccountingError
 
 if TYPE_CHECKING:
-    from hdpfl_flower.privacy.accounting import ExtraRelease, Steps
+    from hdpfl_flower.privacy.accounting import ExtraRelease
     from hdpfl_flower.privacy.plan import Plan
 
 MOST_ORDER = 1024
@@ -109,7 +109,7 @@ def prices_of(plan: Plan, order: int) -> tuple[Price, ...]:
     Raises:
         AccountingError: a number of the plan is out of range.
     """
-    from hdpfl_flower.privacy.policy import COUNTS, SCORES, TUNING
+    from hdpfl_flower.privacy.accounting import Steps
 
     def of_steps(steps: Steps, times: int) -> float:
         noise = plan.noise_multiplier * steps.noise_factor
@@ -122,13 +122,11 @@ def prices_of(plan: Plan, order: int) -> tuple[Price, ...]:
         for server_round, steps in enumerate(plan.steps, start=1)
         if steps != last
     ]
-    if plan.tuning:
-        prices.append(Price(TUNING, 0, of_steps(plan.tuning, 1), 1))
-    if plan.choices and plan.choices.count:
-        prices.append(Price("choice", 0, _of_one(plan.choices, order), plan.choices.count))
-    for kind, release in ((COUNTS, plan.counts), (SCORES, plan.scores)):
-        if release:
-            prices.append(Price(kind, 0, _of_one(release, order) * release.count, 1))
+    for kind, cost in plan.releases:
+        if isinstance(cost, Steps):
+            prices.append(Price(kind, 0, of_steps(cost, 1), 1))
+        elif cost.count:
+            prices.append(Price(kind, 0, _of_one(cost, order), cost.count))
     return tuple(prices)
 
 

@@ -45,9 +45,7 @@ def check_binary(task: Task) -> None:
     if task.classes != 2:
         what = f"{task.classes} classes" if task.classes else "numbers"
         what = "survival" if task.intervals else what
-        raise DataError(
-            f"'after' = 'scores' is for tasks of two classes, and this one is of {what}"
-        )
+        raise DataError(f"'after.scores' is for tasks of two classes, and this one is of {what}")
 
 
 def count_cells(

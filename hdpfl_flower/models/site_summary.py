@@ -24,12 +24,12 @@ METRICS = ("accuracy", "concordance", "loss", "mse", "mae")
 
 NOBODY_MEASURED = (
     "no site answered with metrics: exact ones leave where a profile discloses them and its "
-    "'exact-answers' are not used up; 'after' = 'scores' asks for a noisy histogram within ε"
+    "'exact-answers' are not used up; 'after.scores' asks for a noisy histogram within ε"
 )
 """Reason why a run with tests at the sites has no metrics."""
 NOT_ASKED = (
     "nobody measured this model: the sites hold the records, and the run asked none of them. Two "
-    "ways out: 'after' = 'scores' asks each site for a noisy histogram of scores, within its ε; or "
+    "ways out: 'after.scores' asks each site for a noisy histogram of scores, within its ε; or "
     "'evaluation' = 'sites' asks for exact results, outside of ε, of sites whose profile discloses "
     "'metrics' within its 'exact-answers'"
 )

@@ -12,10 +12,9 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hdpfl_flower import formats
-from hdpfl_flower.after import Prior, Scores
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError, Declined, Reason
@@ -28,6 +27,9 @@ from hdpfl_flower.privacy.accounting import (
     event_of,
 )
 from hdpfl_flower.privacy.affordable_rounds import affordable_rounds, charge_for
+from hdpfl_flower.releases import asked
+from hdpfl_flower.releases.base import Basis, Cost
+from hdpfl_flower.releases.of_run import choices_of, models_of
 from hdpfl_flower.work.choice import Gaussian
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 NominalNoise = Callable[[int], float]
 """Rounds → noise multiplier of a paper's formula."""
+UPDATE, CHOICE = "update", "choice"
+"""Names of a round's update and of a private choice in plans and ledgers."""
 OF_A_RECORD, OF_AN_UPDATE = 1.0, 2.0
 """Sensitivity of a release in clip norms: a step's clipped sum under one record more or less,
 and a client's clipped update under any change of its records, which may turn it round (C to −C)."""
@@ -78,10 +82,8 @@ class Plan:
         first_divisor: the expected batch size of round 1, where it is another one; else 0.
         models: models that a round trains, each with the round's steps: two with a private
             second model.
-        choices: private choices of a model that are paid for beside the steps, and their noise.
-        tuning: steps on the site's own records after the last round; None: there are none.
-        counts: the one release of noisy counts for the personal prior; None: there is none.
-        scores: the one release of a noisy histogram of scores; None: there is none.
+        releases: price of each kind of release beside the rounds, by its name in the ledger, in
+            order: steps with the run's noise, or releases with noise of their own.
         sensitivity: s, by how many C the release moves: ``OF_A_RECORD`` for the sums of DP-SGD and
             ``OF_AN_UPDATE`` for a client's update.
     """
@@ -96,11 +98,8 @@ class Plan:
     last_round: int = 0
     first_divisor: float = 0.0
     models: int = 1
-    choices: ExtraRelease | None = None
     sensitivity: float = OF_A_RECORD
-    tuning: Steps | None = None
-    counts: Gaussians | None = None
-    scores: Gaussians | None = None
+    releases: tuple[tuple[str, Cost], ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ``AccountingError`` for unequal rounds or another sensitivity.
@@ -111,6 +110,9 @@ class Plan:
             raise AccountingError("a plan's sensitivity is that of a record or of an update")
         if self.last_round > len(self.steps) and len(set(self.steps)) != 1:
             raise AccountingError("a plan for some of the rounds needs them all alike")
+        names = [name for name, _ in self.releases]
+        if names != sorted(set(names)):
+            raise AccountingError("a plan names each kind of release once, in order")
 
     def __repr__(self) -> str:
         return "Plan(<private>)"
@@ -123,12 +125,31 @@ class Plan:
     @property
     def schedule(self) -> tuple[Steps, ...]:
         """All steps of the run, of every model that it trains."""
-        return self.steps * self.models + ((self.tuning,) if self.tuning else ())
+        beside = (cost for _, cost in self.releases if isinstance(cost, Steps))
+        return (*self.steps * self.models, *beside)
 
     @property
     def beside(self) -> tuple[ExtraRelease, ...]:
         """Releases besides the steps."""
-        return tuple(release for release in (self.choices, self.counts, self.scores) if release)
+        return tuple(cost for _, cost in self.releases if not isinstance(cost, Steps))
+
+    def cost_of(self, release: str) -> Cost | None:
+        """Return the price of a kind of release; None: the plan pays for none."""
+        return dict(self.releases).get(release)
+
+    def gaussian(self, release: str) -> Gaussians:
+        """Return the Gaussian releases of a kind; raises ``AccountingError`` if unpaid."""
+        cost = self.cost_of(release)
+        if not isinstance(cost, Gaussians):
+            raise AccountingError(f"no plan pays for noise of '{release}'")
+        return cost
+
+    def paid(self, release: str) -> int:
+        """Return how many releases of a kind the plan pays for; 0: none."""
+        if release == UPDATE:
+            return self.rounds
+        cost = self.cost_of(release)
+        return cost.count if isinstance(cost, ExtraRelease) else int(cost is not None)
 
     def covers(self, server_round: int) -> bool:
         """Return whether ``server_round`` may be one of the rounds that the plan pays for."""
@@ -145,12 +166,12 @@ class Plan:
         first = self.first_divisor if server_round == 1 else 0.0
         return RoundPlan(steps, clip_norm, self._noise_std(steps, clip_norm), first or self.divisor)
 
-    def tuning_round(self, clip_norm: float) -> RoundPlan:
-        """Return the steps after the last round; raises if unpaid."""
-        if self.tuning is None:
-            raise AccountingError("no plan pays for steps after the last round")
-        noise_std = self._noise_std(self.tuning, clip_norm)
-        return RoundPlan(self.tuning, clip_norm, noise_std, self.divisor)
+    def steps_beside(self, release: str, clip_norm: float) -> RoundPlan:
+        """Return the steps of a kind beside the rounds; raises if unpaid."""
+        steps = self.cost_of(release)
+        if not isinstance(steps, Steps):
+            raise AccountingError("no plan pays for steps beside the rounds")
+        return RoundPlan(steps, clip_norm, self._noise_std(steps, clip_norm), self.divisor)
 
     def _noise_std(self, steps: Steps, clip_norm: float) -> float:
         return self.noise_multiplier * steps.noise_factor * (self.sensitivity * clip_norm)
@@ -193,18 +214,17 @@ def _parse_plan(text: str) -> Plan:
         if data.keys() != {field.name for field in fields(Plan)}:
             raise ValueError("fields")
         data["steps"] = tuple(Steps(**steps) for steps in data["steps"])
-        if data.get("tuning"):
-            data["tuning"] = Steps(**data["tuning"])
-        for key in ("counts", "scores"):
-            if data.get(key):
-                data[key] = Gaussians(**data[key])
-        if data.get("choices"):
-            # The two kinds of choices differ by their fields alone.
-            gaussian = "noise_multiplier" in data["choices"]
-            data["choices"] = (Gaussians if gaussian else PureSelections)(**data["choices"])
+        data["releases"] = tuple((str(name), _read_cost(cost)) for name, cost in data["releases"])
         return Plan(**data)
     except (ValueError, TypeError, LookupError, AttributeError):
         raise AccountingError("the text in the ledger is no plan; restore the ledger") from None
+
+
+def _read_cost(cost: dict[str, Any]) -> Cost:
+    """Return a price; its fields alone tell the mechanisms apart."""
+    if "sampling_prob" in cost:
+        return Steps(**cost)
+    return (Gaussians if "noise_multiplier" in cost else PureSelections)(**cost)
 
 
 def make_plan(
@@ -260,8 +280,6 @@ def make_plan(
         noise_multiplier = terms.noise_multiplier
         rounds, epsilon = _leave_early(profile, terms, steps, rounds, epsilon, nominal)
     schedule, first_divisor = (steps,) * rounds, 0.0
-    charged = terms.tuning_steps if terms.noise == "records" else 0
-    tuning = replace(steps, count=charged) if charged else None
     if terms.work.full_first:
         # K full batches in round 1, in place of its sampled ones.
         schedule = (Steps(1.0, terms.local_epochs + terms.work.extra_steps), *schedule[1:])
@@ -270,21 +288,22 @@ def make_plan(
         replace(steps, noise_factor=terms.noise_factor(server_round))
         for server_round, steps in enumerate(schedule, start=1)
     )
-    models, delta = terms.models, profile.run.delta
-    choices, counts, scores = None, None, None
+    models, delta = models_of(terms), profile.run.delta
+    basis = Basis(terms, steps, epsilon, delta)
+    costs = {kind.release: kind.cost(basis) for kind in asked(terms)}
+    releases: dict[str, Cost] = {}
+    releases |= {name: cost for name, cost in costs.items() if isinstance(cost, Steps)}
     if nominal is not None:
         noise_multiplier = noise_multiplier or nominal(rounds)
     elif not noise_multiplier:
-        choices = _choices(terms, epsilon, delta)
-        # Every record counts, so that no sampling amplifies; one more or less moves one count by 1.
-        counts = _once(terms.after.prior, epsilon, delta)
-        scores = _once(terms.after.scores, epsilon, delta)
         # Of all models together: two models of a round share one (ε, δ).
-        paid = (*schedule * models, *((tuning,) if tuning else ()))
-        beside = [
-            release for release in (choices, counts, scores) if release and epsilon < math.inf
-        ]
+        beside_steps = (cost for _, cost in sorted(releases.items()) if isinstance(cost, Steps))
+        paid = (*schedule * models, *beside_steps)
+        costs[CHOICE] = _choices(terms, epsilon, delta)
+        extra = {name: cost for name, cost in costs.items() if isinstance(cost, ExtraRelease)}
+        beside = [extra[name] for name in sorted(extra)] if epsilon < math.inf else []
         noise_multiplier = calibrate(paid, epsilon, delta, beside)
+        releases |= extra
     return Plan(
         epsilon=epsilon,
         delta=delta,
@@ -296,11 +315,8 @@ def make_plan(
         last_round=terms.rounds,
         first_divisor=first_divisor,
         models=models,
-        choices=choices,
         sensitivity=sensitivity,
-        tuning=tuning,
-        counts=counts,
-        scores=scores,
+        releases=tuple(sorted(releases.items())),
     )
 
 
@@ -327,7 +343,8 @@ def planned_steps(profile: Profile, terms: RunTerms) -> int:
         return rounds
     first = terms.local_epochs + terms.work.extra_steps if terms.work.full_first else 0
     of_a_round = _local_steps(profile, terms) + terms.work.extra_steps
-    return terms.models * (rounds * of_a_round + first) + terms.tuning_steps
+    beside = sum(kind.noisy_steps(terms) for kind in asked(terms))
+    return models_of(terms) * (rounds * of_a_round + first) + beside
 
 
 def check_work(profile: Profile, terms: RunTerms) -> None:
@@ -345,7 +362,7 @@ def check_work(profile: Profile, terms: RunTerms) -> None:
             "the steps of the run, 'rounds' times the local steps, are above "
             "'policy.max-steps'; ask for fewer rounds or less local work, or raise it",
         )
-    if terms.choices > terms.rounds:
+    if choices_of(terms) > terms.rounds:
         raise Declined(Reason.TERMS, "'choice' is more often than 'rounds', and a round has one")
 
 
@@ -356,15 +373,8 @@ def _choices(terms: RunTerms, epsilon: float, delta: float) -> ExtraRelease | No
         return None
     from hdpfl_flower.privacy.noisy_max import selections_of
 
-    times = choice.count(terms)
+    times = choice.count(terms.rounds)
     return selections_of(times, choice.share, epsilon, delta, mechanism=choice.mechanism)
-
-
-def _once(asked: Prior | Scores | None, epsilon: float, delta: float) -> Gaussians | None:
-    """Return one release of counts at its share of ε."""
-    if asked is None:
-        return None
-    return Gaussians(calibrate([Steps(1.0, 1)], asked.share * epsilon, delta), 1)
 
 
 def _leave_early(

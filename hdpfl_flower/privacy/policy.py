@@ -6,7 +6,6 @@ it protects another unit.
 
 from __future__ import annotations
 
-from hdpfl_flower.config.feasibility import check_up_front
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.settings import Value
 from hdpfl_flower.config.terms import AUTO, RunTerms
@@ -14,6 +13,8 @@ from hdpfl_flower.errors import Declined, Reason, TermsError
 from hdpfl_flower.models.networks import check_name, is_user_code
 from hdpfl_flower.privacy.plan import Plan, check_work
 from hdpfl_flower.privacy.unit import check_unit
+from hdpfl_flower.releases.feasibility import check_up_front
+from hdpfl_flower.releases.of_run import charged_words
 from hdpfl_flower.system.fingerprints import listed
 from hdpfl_flower.system.weight_files import weight_file
 from hdpfl_flower.work.backbone import Backbone
@@ -24,13 +25,6 @@ FREE_TERMS = frozenset({"clip-norm"})
 CLIPPED_UPDATE = "clipped-update"
 """The kind of release, in a site's ledger, that no plan of the site's pays for: the server adds the
 noise and keeps the account."""
-COUNTS, TUNING = "counts", "tuning"
-"""Kinds of payloads sealed for the site alone: noisy counts of its labels, and its model after
-the steps that follow the last round. A plan pays for one of each; neither is sent."""
-SCORES = "scores"
-"""The kind of the one noisy histogram of scores a run, which a plan pays for and which is sent."""
-STAYS = frozenset({COUNTS, TUNING})
-"""Kinds of release that are sealed and never sent."""
 
 
 def check_policy(profile: Profile, terms: RunTerms) -> None:
@@ -114,7 +108,7 @@ def _check_extras(profile: Profile, terms: RunTerms) -> None:
         raise Declined(
             Reason.TERMS, "'work' with 'mask=published' releases a function of clean weights"
         )
-    asked = [kind.words for kind in terms.kinds if kind.is_charged]
+    asked = charged_words(terms)
     if asked and not profile.policy.extra_releases:
         raise Declined(
             Reason.POLICY,
@@ -138,7 +132,8 @@ def check_unchanged(frozen: RunTerms, proposed: RunTerms, plan: Plan) -> None:
 def changed_terms(before: RunTerms, now: RunTerms) -> list[str]:
     """Return the terms that differ, free ones left out, by name."""
     old, new = lasting_terms(before), lasting_terms(now)
-    return sorted(key for key in old if old[key] != new[key])
+    # A kind of release has keys only where it is asked for.
+    return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
 
 
 def lasting_terms(terms: RunTerms) -> dict[str, Value]:

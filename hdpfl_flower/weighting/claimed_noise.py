@@ -157,7 +157,7 @@ def least_noise_std(
     if full and server_round == 1:
         steps, batch_size = terms.local_epochs, records
     steps, multiplier = terms.work.sent_steps(steps), multiplier * terms.noise_factor(server_round)
-    decay = 1 - min(1.0, terms.learning_rate * terms.pull)
+    decay = 1 - min(1.0, terms.learning_rate * terms.work.pull_factor)
     return math.sqrt(_geometric(decay**2, steps)) * (
         terms.learning_rate * multiplier * terms.clip_norm / batch_size
     )

@@ -6,17 +6,18 @@ same name in ``client_app/work/``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from hdpfl_flower.config.kinds import Kind
+from hdpfl_flower.config.kinds import Kind, Proposal
 from hdpfl_flower.config.settings import NotNegative
 from hdpfl_flower.errors import TermsError
 
-if TYPE_CHECKING:
-    from hdpfl_flower.config.terms import RunTerms
-
+BESIDE_GLOBAL = (
+    "run config: 'second' is a model beside the whole global one: leave it out, or leave out "
+    "personal parts, 'after.shrink' and 'after.tuning'"
+)
 Part = Literal["", "head", "body"]
 """Part of a model: the last layer, all else, or neither."""
 
@@ -43,6 +44,11 @@ class Work(Kind):
     key = "work"
     keeps_state: ClassVar[bool] = False
     carries_updates: ClassVar[bool] = False
+
+    @property
+    def pull_factor(self) -> float:
+        """λ of the local steps; 0 where the strategy leaves it open."""
+        return 0.0 if self.pull == "auto" else self.pull
 
     @property
     def full_first(self) -> bool:
@@ -104,19 +110,21 @@ class Work(Kind):
         """Name of its kind, and of a first batch of its own."""
         return super().words + (" with 'first-batch=full'" if self.full_first else "")
 
-    def is_unlike_rounds(self, terms: RunTerms) -> bool:
-        """Return whether round 1 has other batches."""
-        del terms
+    @property
+    def is_unlike_rounds(self) -> bool:
+        """Whether round 1 has other batches."""
         return self.full_first
 
-    def check(self, terms: RunTerms) -> None:
+    def check(self, terms: Proposal) -> None:
         """Refuse a step beyond the model that it is pulled to, and noise that is not of steps."""
-        if terms.pull * terms.learning_rate > 1:
+        if self.pull_factor * terms.learning_rate > 1:
             raise TermsError(
-                f"run config: the 'pull' of 'work' is {terms.pull:g} and 'learning-rate' "
+                f"run config: the 'pull' of 'work' is {self.pull_factor:g} and 'learning-rate' "
                 f"{terms.learning_rate:g}: their product is above 1, and a step would go beyond "
                 "the model that it is pulled to; lower one of them"
             )
+        if self.keeps_state and terms.second is not None:
+            raise TermsError(BESIDE_GLOBAL)
         if self.needs_step_noise and terms.noise != "records":
             raise TermsError(
                 f"run config: {self.words} follows the noise of a site's steps, and under 'noise' "
@@ -142,7 +150,7 @@ class Auto(Work):
     kind = "auto"
     changes: tuple[tuple[str, str], ...] = ()
 
-    def check(self, terms: RunTerms) -> None:
+    def check(self, terms: Proposal) -> None:
         """Refuse settings that no strategy has read."""
         del terms
         if self.changes:

@@ -12,7 +12,6 @@ from hdpfl_flower.config.settings import Count, PartOfBudget
 from hdpfl_flower.errors import DataError
 
 if TYPE_CHECKING:
-    from hdpfl_flower.config.terms import RunTerms
     from hdpfl_flower.models.task import Task
 
 
@@ -24,10 +23,13 @@ class Choice(Kind):
 
     key, kind = "choice", "none"
 
-    def count(self, terms: RunTerms) -> int:
-        """Return the number of choices that a site plans for."""
-        del terms
+    def count(self, rounds: int) -> int:
+        """Return the number of choices that a site plans for in so many rounds."""
+        del rounds
         return 0
+
+    def check_task(self, task: Task) -> None:
+        """Refuse a task without meaning for it; raises ``DataError``."""
 
 
 class Gaussian(Choice):
@@ -41,14 +43,13 @@ class Gaussian(Choice):
         0.1, description="Share of a site's ε that its choices alone would cost."
     )
 
-    def count(self, terms: RunTerms) -> int:
+    def count(self, rounds: int) -> int:
         """Return the number of choices: as stated, or a tenth of the rounds.
 
-        >>> from hdpfl_flower.config.terms import RunTerms
-        >>> Gaussian().count(RunTerms(rounds=25)), Gaussian(times=2).count(RunTerms())
+        >>> Gaussian().count(25), Gaussian(times=2).count(20)
         (3, 2)
         """
-        return self.times or math.ceil(terms.rounds / 10)
+        return self.times or math.ceil(rounds / 10)
 
     def check_task(self, task: Task) -> None:
         """Refuse tasks without classes."""

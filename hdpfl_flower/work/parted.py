@@ -6,16 +6,14 @@ releases would shift the gradients of all other records.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
+from hdpfl_flower.config.kinds import Proposal
 from hdpfl_flower.config.settings import Count, Share
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.work.base import Part, Work
-
-if TYPE_CHECKING:
-    from hdpfl_flower.config.terms import RunTerms
 
 Mask = Literal["none", "noisy-updates", "charged-top-k", "random", "global-magnitude", "published"]
 """Selection of the coordinates that are trained and sent."""
@@ -67,7 +65,7 @@ class Parted(Work):
         """A mask of clean weights."""
         return self.mask == "published"
 
-    def check(self, terms: RunTerms) -> None:
+    def check(self, terms: Proposal) -> None:
         """Refuse clean weights of real sites."""
         super().check(terms)
         if self.reads_clean_weights and terms.dataset == "site":
@@ -95,7 +93,7 @@ class Alternate(Parted):
         """Return 1: the other steps may train the part that stays."""
         return min(steps, 1)
 
-    def check(self, terms: RunTerms) -> None:
+    def check(self, terms: Proposal) -> None:
         """Refuse rounds without a step for the sent part."""
         super().check(terms)
         if 0 < terms.local_steps <= max(1, self.own_steps):

@@ -7,16 +7,13 @@ Li, Hu, Beirami and Smith, Ditto: Fair and Robust Federated Learning Through Per
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
-from hdpfl_flower.config.kinds import Kind
+from hdpfl_flower.config.kinds import Kind, Proposal
 from hdpfl_flower.config.settings import NotNegative
 from hdpfl_flower.errors import TermsError
-
-if TYPE_CHECKING:
-    from hdpfl_flower.config.terms import RunTerms
 
 
 class SecondModel(Kind):
@@ -35,9 +32,9 @@ class SecondModel(Kind):
         "same", description="Pull of sites without privacy (ε = inf); same: as 'pull'."
     )
 
-    def is_unlike_rounds(self, terms: RunTerms) -> bool:
-        """Return whether a round trains two models under the plan."""
-        del terms
+    @property
+    def is_unlike_rounds(self) -> bool:
+        """Whether a round trains two models under the plan."""
         return self.models > 1
 
     def pull_of(self, epsilon: float) -> float:
@@ -45,19 +42,14 @@ class SecondModel(Kind):
         is_out = math.isinf(epsilon) and self.opted_out != "same"
         return float(self.opted_out) if is_out else self.pull
 
-    def check(self, terms: RunTerms) -> None:
-        """Refuse other personal models beside it, and steps beyond the global model.
+    def check(self, terms: Proposal) -> None:
+        """Refuse steps beyond the global model.
 
         A step goes η·λ of the way to it: above 1 it ends beyond, from 2 on further and further.
 
         Raises:
             TermsError: names the keys, and the remedy.
         """
-        if terms.has_personal_state or terms.after.tuning:
-            raise TermsError(
-                "run config: 'second' is a model beside the whole global one: leave it out, or "
-                "leave out personal parts, and 'shrink' and 'tuning' of 'after'"
-            )
         if max(self.pull_of(0), self.pull_of(math.inf)) * terms.learning_rate > 1:
             raise TermsError(
                 f"run config: 'second' is '{self.to_text()}' and 'learning-rate' "

@@ -8,14 +8,11 @@ knows, so that it can estimate noise over the rounds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from hdpfl_flower.config.kinds import Kind, read_kind
-
-if TYPE_CHECKING:
-    from hdpfl_flower.config.terms import RunTerms
 
 _STAGES = 4
 """Levels of noise at most: the cost of a run is composed of as many distributions."""
@@ -58,9 +55,9 @@ class Late(Spend):
         """Return the number of rounds in the last part."""
         return rounds // min(_STAGES, rounds)
 
-    def is_unlike_rounds(self, terms: RunTerms) -> bool:
-        """Return whether rounds differ in their noise."""
-        del terms
+    @property
+    def is_unlike_rounds(self) -> bool:
+        """Whether rounds differ in their noise."""
         return True
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from hdpfl_flower.config.named_files import with_files
 from hdpfl_flower.config.settings import Value
-from hdpfl_flower.config.tables import flat_rows
+from hdpfl_flower.config.tables import flat_rows, release_rows
 from hdpfl_flower.config.toml_text import as_toml
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.versions import __version__
@@ -168,7 +168,8 @@ def run_config_table(changed: Mapping[str, Value] = {}) -> str:
     for row in flat_rows():
         value = row.toml if row.key not in changed else as_toml(changed[row.key])
         lines.append(f"{row.key} = {value}")
-    for name, rows in groupby(setting_rows(SETTINGS_OWNERS), key=lambda row: row.group):
+    settings = [*release_rows(), *setting_rows(SETTINGS_OWNERS)]
+    for name, rows in groupby(settings, key=lambda row: row.group):
         lines += ["", f"[tool.flwr.app.config.{name}]"]
         lines += [f"{row.key.removeprefix(f'{name}.')} = {row.toml}" for row in rows]
     return "\n".join(lines)

@@ -46,7 +46,7 @@ def central_test(config: RunConfig) -> CentralTest | None:
     terms, simulation = config.terms, config.simulation
     parse_groups(simulation.groups, task_for(terms))
     # The sent part of a model with a personal part predicts nothing by itself.
-    if terms.evaluation != "server" or terms.sent_part:
+    if terms.evaluation != "server" or terms.work.sent_part:
         return None
     if dataset_of(terms, simulation.data_dir).test is None:
         return None

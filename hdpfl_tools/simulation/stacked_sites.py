@@ -32,6 +32,8 @@ from hdpfl_flower import wire
 from hdpfl_flower.engines.unit_engines import UnitEngine
 from hdpfl_flower.privacy.plan import Plan
 from hdpfl_flower.privacy.policy import check_policy, check_round
+from hdpfl_flower.releases import asked
+from hdpfl_flower.releases.of_run import has_personal_state
 from hdpfl_flower.reply_time import node_profile
 from hdpfl_flower.system.devices import pick_device
 from hdpfl_flower.wire import Instructions
@@ -130,7 +132,7 @@ def _read(asked: Sequence[Asked], private: bool) -> _Found:
             instructions = read[id(content)]
             terms = instructions.terms
             # Parts of a model train in phases, each site by itself.
-            if terms.has_personal_state:
+            if has_personal_state(terms):
                 continue
             if terms.noise != "server" and not (private and terms.noise == "records"):
                 continue
@@ -155,14 +157,15 @@ def _reserve(
     site: Site, instructions: Instructions, context: InProcessContext, groups: _Found, stack: Stack
 ) -> None:
     """Reserve the site's update as ``app.train`` does, and note its work."""
-    # A choice among models, and the counts of a prior, are releases of their own before this one.
+    # A choice among models, and a kind at the start, are releases of their own before this one.
     if instructions.use == wire.CHOOSE:
         return
     check_consent(site, ask=True)
     check_folder(site)
     trainer = Trainer(site, instructions)
     plan, charged = plan_of(site, instructions)
-    if plan is None or (site.task.classes and plan.counts is not None):
+    at_start = any(kind.when(site.task) == "start" for kind in asked(instructions.terms))
+    if plan is None or at_start:
         return
     job = _job(site, instructions, trainer, plan)
     if job is None:

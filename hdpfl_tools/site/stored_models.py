@@ -32,7 +32,9 @@ def checked_final_model(site: Profile) -> tuple[FinalModel, Task]:
     task = task_for(model.terms)
     terms = model.terms
     # Where a part of the model stays at each site, the final model is the sent part.
-    layout = select(allowed_layout(site, terms.model, task), terms.model, task, terms.sent_part)
+    layout = select(
+        allowed_layout(site, terms.model, task), terms.model, task, terms.work.sent_part
+    )
     same = {n: a.shape for n, a in layout.items()} == {n: a.shape for n, a in model.arrays.items()}
     if not same or not all(np.isfinite(array).all() for array in model.arrays.values()):
         raise DataError(

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import Value
+from hdpfl_flower.config.tables import release_rows
 from hdpfl_flower.errors import CheckpointError, DataError
 from hdpfl_flower.monitoring.journal import Event, read_journal
 from hdpfl_flower.system.paths import runs_dir
@@ -168,8 +169,9 @@ def _check_same(begun: RunConfig, given: RunConfig) -> None:
 
 
 def defaults() -> dict[str, Value]:
-    """Return the default of every run config key, strategy settings included."""
-    settings = {row.key: row.default for row in setting_rows(SETTINGS_OWNERS)}
+    """Return the default of every run config key, settings in tables included."""
+    rows = (*release_rows(), *setting_rows(SETTINGS_OWNERS))
+    settings = {row.key: row.default for row in rows}
     return {**RunConfig.parse({}).as_config(), **settings}
 
 

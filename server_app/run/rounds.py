@@ -23,7 +23,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.feasibility import check_up_front
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
@@ -34,11 +33,14 @@ from hdpfl_flower.monitoring.influence import HALF, Decides, Influence
 from hdpfl_flower.monitoring.journal import Event, Journal
 from hdpfl_flower.monitoring.series import PHASES
 from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.releases import asked
+from hdpfl_flower.releases.feasibility import check_up_front
+from hdpfl_flower.releases.of_run import needs_head
 from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.system.paths import runs_dir
 from hdpfl_flower.versions import versions
 from server_app.run.checkpointing import NoCheckpoints
-from server_app.run.federated_measures import FEDERATED, federated_measures
+from server_app.run.federated_measures import federated_measures
 from server_app.run.final_measures import EVENT
 from server_app.run.resume import origin_of, recorded_privacy, recorded_rounds
 from server_app.run.reuse import check_same_terms
@@ -80,7 +82,7 @@ class RunResult:
             last round.
         measures: of the final model on the public test set, with intervals, as the journal's last
             ``measures`` event has them; empty without a test set.
-        federated: likewise by the sites' noisy histograms; empty without any.
+        federated: by the payloads that sites sent: the journal's event → its facts.
     """
 
     run_id: str
@@ -118,13 +120,14 @@ def ready_kernel(config: RunConfig) -> Kernel:
     kernel = make_kernel(config)
     terms = kernel.terms
     check_up_front(terms)
-    for kind in terms.kinds:
+    choice = (terms.choice,) if terms.choice else ()
+    for kind in (*choice, *asked(terms)):
         task = task_for(terms)
         try:
             kind.check_task(task)
         except DataError as reason:
             raise TermsError(f"run config: {reason}; leave it out") from None
-    if terms.needs_head:
+    if needs_head(terms):
         parts_of(terms.model, task_for(terms))
     return kernel
 
@@ -466,8 +469,8 @@ def _conclude(
         record(EVENT, **result.measures)
     # A site's ledger answers a repeated request of a resumed run with the same bytes.
     result.federated = federated_measures(grid, kernel, result.arrays)
-    if result.federated:
-        record(FEDERATED, **result.federated)
+    for event, facts in result.federated.items():
+        record(event, **facts)
     messages = kernel.finish_messages(wire.write_model(result.arrays), grid)
     grid.send_and_receive(messages, timeout=kernel.server.round_timeout)
 
@@ -491,6 +494,6 @@ def write_result(result: RunResult, config: RunConfig) -> None:
         **({"privacy": result.privacy} if result.privacy else {}),
         **({"models": result.models} if result.models else {}),
         **({EVENT: result.measures} if result.measures else {}),
-        **({FEDERATED: result.federated} if result.federated else {}),
+        **result.federated,
     }
     (result.folder / "result.json").write_text(json.dumps(content, indent=2) + "\n")

@@ -26,11 +26,12 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from hdpfl_flower import wire
-from hdpfl_flower.after import After
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import NoSettings, Settings
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.releases import completed
+from hdpfl_flower.releases.base import ReleaseKind
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from hdpfl_flower.work import Plain, Work, work_of
 from hdpfl_flower.work.choice import Choice
@@ -80,7 +81,7 @@ class HDPStrategy(ABC):
     work: ClassVar[Work] = Plain()
     second: ClassVar[SecondModel | None] = None
     choice: ClassVar[Choice | None] = None
-    after: ClassVar[After] = After()
+    after: ClassVar[tuple[ReleaseKind, ...]] = ()
     settings_type: ClassVar[type[Settings]] = NoSettings
     _table: ClassVar[str] = ""
     settings: Settings
@@ -132,7 +133,7 @@ class HDPStrategy(ABC):
             work=work_of(self.work, terms.work, terms.strategy),
             second=terms.second or self.second,
             choice=terms.choice or self.choice,
-            after=terms.after.over(self.after),
+            after=completed(terms.after, self.after),
         )
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:

@@ -11,7 +11,6 @@ from flwr.app import Message
 from hdpfl_flower import wire
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.linalg.sums import square_sum
-from hdpfl_flower.measures.score_cells import CELLS
 from hdpfl_flower.monitoring.rejection import Rejected, Rejection
 from hdpfl_flower.updates import Outcome, RoundUpdates, RowWeights
 
@@ -91,16 +90,16 @@ def read_test(reply: Message) -> dict[str, float]:
     return wire.read_metrics(reply.content)
 
 
-def read_scores(reply: Message) -> npt.NDArray[np.float32]:
-    """Return the noisy histogram of scores in ``reply``, shape ``(CELLS,)``.
+def read_payload(reply: Message, kind: str, numbers: int) -> npt.NDArray[np.float32]:
+    """Return the payload of a kind of release in ``reply``, shape ``(numbers,)``.
 
     Raises:
         wire.WireError: the site sent a code instead, or something that cannot be used.
     """
     _check_delivered(reply)
-    cells = wire.read_scores(reply.content, CELLS)
-    check_norm(cells)
-    return cells
+    payload = wire.read_payload(kind, reply.content, numbers)
+    check_norm(payload)
+    return payload
 
 
 def _check_delivered(reply: Message) -> None:

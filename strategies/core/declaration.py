@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.releases import asked_kind
+from hdpfl_flower.releases.of_run import choices_of, has_personal_state
+from hdpfl_flower.releases.shrink import Shrink
 
 Needs = Mapping[str, str]
 """Property of :class:`Declaration` that must hold → remedy where it does not."""
@@ -176,10 +179,14 @@ KEYS = (
         lambda c: c.terms.second is not None,
         {"one_model": "take 'ditto'", "common_start": "leave it out, or take 'fedprox'"},
     ),
-    KeyNeeds("'after' with 'shrink'", lambda c: c.terms.shrinks, {"one_model": LEAVE_OUT}),
+    KeyNeeds(
+        "'after.shrink'",
+        lambda c: asked_kind(c.terms, Shrink) is not None,
+        {"one_model": LEAVE_OUT},
+    ),
     KeyNeeds(
         "a personal part",
-        lambda c: c.terms.has_personal_state,
+        lambda c: has_personal_state(c.terms),
         {"common_start": "leave it out, or take 'fedprox'", "free_steps": LEAVE_OUT},
     ),
     KeyNeeds(
@@ -197,7 +204,7 @@ KEYS = (
     ),
     KeyNeeds(
         "'choice'",
-        lambda c: bool(c.terms.choices),
+        lambda c: bool(choices_of(c.terms)),
         {"asks_choices": "leave it out, or take r-dpcfl or ifca"},
     ),
     KeyNeeds(

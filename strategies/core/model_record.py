@@ -49,7 +49,7 @@ class ModelRecord:
         """Return the round's softmax head; None if unknown."""
         # Without all coordinates of the head there are no silent sums, and the last layer of a body
         # may look like a head.
-        if terms.sent_part == "body" or not terms.work.sends_every_coordinate:
+        if terms.work.sent_part == "body" or not terms.work.sends_every_coordinate:
             return None
         shapes = {name: array.shape for name, array in self._template.items()}
         return head_of(terms.model, task_for(terms), shapes)
@@ -138,7 +138,7 @@ def initial_arrays(terms: RunTerms, seed: int) -> Arrays:
     if terms.start:
         new = parts_of(terms.model, task).names if terms.start_parts == "body" else frozenset()
         whole = start_arrays(terms.start, whole, new)
-    return select(whole, terms.model, task, terms.sent_part)
+    return select(whole, terms.model, task, terms.work.sent_part)
 
 
 def mean_model(models: tuple[ArrayRecord, ...]) -> ArrayRecord:

@@ -23,6 +23,7 @@ from pydantic import Field
 from hdpfl_flower.config.settings import Count
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.releases.of_run import choices_of
 from hdpfl_flower.updates import RoundUpdates
 from hdpfl_flower.work.choice import Gaussian
 from strategies.core.base import table_of
@@ -52,7 +53,7 @@ class IFCA(MultiModel):
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
         """Return the terms; ``StrategyError`` without a number of models."""
-        if self.settings.clusters < 2 or not terms.choices:
+        if self.settings.clusters < 2 or not choices_of(terms):
             raise StrategyError(
                 f"'ifca' needs the number of models, and choices: set '{table_of(type(self))}"
                 ".clusters' to 2 or more, and 'choice' to another kind than 'none'"
@@ -77,7 +78,7 @@ class IFCA(MultiModel):
     def request_training(self, state: ChoiceState, server_round: int, site: str) -> SiteRequest:
         """Request a choice while choices are left, then training of the kept model."""
         model = self.model_of_site(state, site)
-        if may_choose(state, site, self.terms.choices):
+        if may_choose(state, site, choices_of(self.terms)):
             return request_choice(model)
         return SiteRequest(model)
 

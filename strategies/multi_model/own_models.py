@@ -45,5 +45,5 @@ def own_model_and_mean(
     strategy: MultiModel, state: Any, server_round: int, site: str
 ) -> SiteRequest:
     """Return the site's own model and, if there is a pull, the mean."""
-    use = wire.PULL if strategy.terms.pull else ""
+    use = wire.PULL if strategy.terms.work.pull_factor else ""
     return replace(own_model(strategy, state, server_round, site), use=use)

@@ -11,7 +11,7 @@ Threat model: as for ``mr-mtl``.
 
 from __future__ import annotations
 
-from hdpfl_flower.after import After, Tuning
+from hdpfl_flower.releases.tuning import Tuning
 from hdpfl_flower.work import Plain
 from strategies.multi_model.base import MultiModel
 from strategies.multi_model.own_models import (
@@ -25,7 +25,7 @@ class PMTL(MultiModel):
     """Train a model per site, pulled to the mean, then tune it."""
 
     name, work = "pmtl", Plain(pull=0.1)
-    after = After(tuning=Tuning(part="all"))
+    after = (Tuning(steps="round", part="all"),)
     initial_groups = first_models
     update_groups = models_with_new_sites
     request_training = own_model_and_mean

@@ -47,6 +47,7 @@ from hdpfl_flower.clustering.noise_mixture import cluster_by_noise, noise_of
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.estimators.softmax_head import Head
+from hdpfl_flower.releases.of_run import choices_of
 from hdpfl_flower.updates import RoundUpdates
 from hdpfl_flower.work import Plain
 from hdpfl_flower.work.choice import Gaussian
@@ -160,7 +161,7 @@ class RDPCFL(MultiModel):
             # A function of seed, round and site: a request that is repeated has the same cluster.
             draw = np.random.default_rng([self.simulation.seed, server_round, *site.encode()])
             return SiteRequest(int(draw.choice(len(shares), p=shares)))
-        if may_choose(state, site, self.terms.choices):
+        if may_choose(state, site, choices_of(self.terms)):
             return request_choice(self.model_of_site(state, site))
         return SiteRequest(self.model_of_site(state, site))
 

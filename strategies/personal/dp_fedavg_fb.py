@@ -11,7 +11,7 @@ Threat model: as for ``fedper``.
 
 from __future__ import annotations
 
-from hdpfl_flower.after import After, Tuning
+from hdpfl_flower.releases.tuning import Tuning
 from strategies.averaging.fedavg import FedAvg
 
 
@@ -19,4 +19,4 @@ class DPFedAvgFB(FedAvg):
     """Average all updates; tune heads at the end."""
 
     name = "dp-fedavg-fb"
-    after = After(tuning=Tuning(part="head"))
+    after = (Tuning(steps="round", part="head"),)

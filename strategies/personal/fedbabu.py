@@ -14,7 +14,7 @@ Threat model: as for ``fedper``.
 
 from __future__ import annotations
 
-from hdpfl_flower.after import After, Tuning
+from hdpfl_flower.releases.tuning import Tuning
 from hdpfl_flower.work import Frozen
 from strategies.averaging.fedavg import FedAvg
 
@@ -24,4 +24,4 @@ class FedBABU(FedAvg):
 
     name = "fedbabu"
     work = Frozen()
-    after = After(tuning=Tuning(part="head"))
+    after = (Tuning(steps="round", part="head"),)

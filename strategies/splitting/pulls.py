@@ -43,10 +43,10 @@ class Pulls:
             TermsError: the schedule is wrong, or makes the pull too long in some round.
         """
         key = f"{table}.prox-schedule"
-        pulls = cls(terms.pull, read_schedule(schedule, terms.rounds, key))
+        pulls = cls(terms.work.pull_factor, read_schedule(schedule, terms.rounds, key))
         if schedule == "constant":
             return pulls
-        if not terms.pull:
+        if not terms.work.pull_factor:
             raise TermsError(
                 f"run config: '{key}' is '{schedule}', and the 'pull' of 'work' is 0: there is "
                 "none to change; set it, or leave the schedule out"
@@ -65,4 +65,8 @@ class Pulls:
     def at(self, terms: RunTerms, server_round: int) -> RunTerms:
         """Return the terms with the pull of a round."""
         pull = self.first / self.schedule(server_round)
-        return terms if pull == terms.pull else terms.updated(work=terms.work.updated(pull=pull))
+        return (
+            terms
+            if pull == terms.work.pull_factor
+            else terms.updated(work=terms.work.updated(pull=pull))
+        )

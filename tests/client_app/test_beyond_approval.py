@@ -28,10 +28,16 @@ from tests.client_app.messages import (
 
 OUTSIDE = (-(10**12), -7, -1, 0, 4, 5, 6, 100, 10**9, 10**12)
 """Rounds that a run of three has not."""
-KINDS = (wire.TRAIN, wire.EVALUATE, wire.SCORES, wire.FINISH)
+KINDS = (wire.TRAIN, wire.EVALUATE, wire.query_of("scores"), wire.FINISH)
 SERVER = {"noise": "server", "strategy": "fedhdp", "delta": 1e-6}
-TUNED = {"after": "tuning steps=2 part=all"}
-ASKS_FOR_ALL = {"after": "scores share=0.25, prior share=0.25, tuning steps=2 part=all"}
+TUNED = {"after": {"tuning": {"steps": 2, "part": "all"}}}
+ASKS_FOR_ALL = {
+    "after": {
+        "scores": {"share": 0.25},
+        "prior": {"share": 0.25},
+        "tuning": {"steps": 2, "part": "all"},
+    }
+}
 
 
 def code(reply: Message) -> int:
@@ -238,7 +244,9 @@ def test_the_bound_is_checked_by_what_another_process_wrote(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "more", [{}, SERVER, {"after": "prior"}, TUNED], ids=["", "server", "prior", "tuned"]
+    "more",
+    [{}, SERVER, {"after": {"prior": {"share": 0.25}}}, TUNED],
+    ids=["", "server", "prior", "tuned"],
 )
 def test_the_end_of_an_ended_run_changes_nothing(tmp_path: Path, more: dict[str, Any]) -> None:
     profile, terms = open_site(tmp_path), terms_of(**more)

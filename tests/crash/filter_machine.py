@@ -42,16 +42,27 @@ Mechanism = tuple[str, int]
 """Kind and round of a release."""
 
 
-def plan(z: float, steps: tuple[Steps, ...], **more: Any) -> Plan:
-    return Plan(1.0, 1e-6, z, 20.0, steps, 0.1, 1.0, **more)
+def plan(
+    z: float,
+    steps: tuple[Steps, ...],
+    models: int = 1,
+    sensitivity: float = 1.0,
+    last_round: int = 0,
+    **releases: Any,
+) -> Plan:
+    beside = tuple(sorted(releases.items()))
+    return Plan(
+        1.0, 1e-6, z, 20.0, steps, 0.1, 1.0, last_round,
+        models=models, sensitivity=sensitivity, releases=beside,
+    )  # fmt: skip
 
 
 PLANS = (
     plan(6.0, (Steps(0.2, 5),) * 3),
     plan(6.0, (Steps(1.0, 1), Steps(0.2, 5), Steps(0.2, 5))),
-    plan(9.0, (Steps(0.2, 5),) * 2, choices=PureSelections(0.1, 2), models=2),
+    plan(9.0, (Steps(0.2, 5),) * 2, models=2, choice=PureSelections(0.1, 2)),
     plan(9.0, (Steps(0.1, 5),) * 2, tuning=Steps(0.1, 9), counts=Gaussians(12.0, 1)),
-    plan(9.0, (Steps(0.1, 5),) * 2, scores=Gaussians(11.0, 1), choices=Gaussians(20.0, 1)),
+    plan(9.0, (Steps(0.1, 5),) * 2, scores=Gaussians(11.0, 1), choice=Gaussians(20.0, 1)),
     plan(8.0, (Steps(1.0, 1),) * 2, sensitivity=2.0, last_round=5),
     plan(2.5, (Steps(0.3, 4),) * 2),
     plan(5.0, (Steps(0.2, 5, 3.0), Steps(0.2, 5, 3.0), Steps(0.2, 5, 1.5), Steps(0.2, 5))),
@@ -62,9 +73,8 @@ ALL = ("update", "choice", "counts", "scores", "tuning")
 def mechanisms(plan: Plan) -> list[Mechanism]:
     """Return all that a plan pays for."""
     found = [("update", each) for each in range(1, plan.rounds + 1)]
-    found += [("choice", each + 1) for each in range(plan.choices.count if plan.choices else 0)]
-    once = (("counts", plan.counts), ("scores", plan.scores), ("tuning", plan.tuning))
-    return found + [(kind, 1) for kind, there in once if there]
+    found += [("choice", each + 1) for each in range(plan.paid("choice"))]
+    return found + [(kind, 1) for kind in ("counts", "scores", "tuning") if plan.paid(kind)]
 
 
 def alike(plan: Plan, mechanism: Mechanism) -> Mechanism:
@@ -85,19 +95,21 @@ def event(plan: Plan, mechanism: Mechanism) -> dp_accounting.DpEvent:
         steps = plan.steps[min(server_round, plan.rounds) - 1]
         return event_of([steps] * plan.models, z)
     if kind == "tuning":
-        assert plan.tuning
-        return event_of([plan.tuning], z)
+        tuning = plan.cost_of("tuning")
+        assert isinstance(tuning, Steps)
+        return event_of([tuning], z)
     if kind == "choice":
-        assert plan.choices
-        return event_of((), 1.0, [replace(plan.choices, count=1)])
-    noise = plan.counts if kind == "counts" else plan.scores
-    assert noise
+        choice = plan.cost_of("choice")
+        assert choice and not isinstance(choice, Steps)
+        return event_of((), 1.0, [replace(choice, count=1)])
+    noise = plan.cost_of(kind)
+    assert isinstance(noise, Gaussians)
     return dp_accounting.GaussianDpEvent(noise.noise_multiplier)
 
 
 @lru_cache
 def divergence(number: int, mechanism: Mechanism, order: int) -> float:
-    choices = PLANS[number].choices
+    choices = PLANS[number].cost_of("choice")
     if mechanism[0] == "choice" and isinstance(choices, PureSelections):
         # Randomized response: the library has no divergence of it.
         p = 1 / (1 + math.exp(-choices.epsilon))

@@ -168,7 +168,7 @@ def test_every_other_phase_with_production_sites(folder: Path, point: str) -> No
 def test_a_histogram_of_scores_is_sent_again_bit_by_bit(folder: Path, point: str) -> None:
     """The server dies after one site, or all, released theirs; nobody releases a second one."""
     more = {"dataset": "heart", "data-dir": str(HEART), "partition": "natural",
-            "epsilons": "12", "after": "scores share=0.5", "strategy": "fedavg"}  # fmt: skip
+            "epsilons": "12", "after.scores.share": 0.5, "strategy": "fedavg"}  # fmt: skip
     found = []
     for name, at in (("whole", ""), ("killed", point)):
         runs = folder / name

@@ -81,10 +81,11 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def to_toml(config: dict[str, Any]) -> str:
+def to_toml(config: dict[str, Any], head: str = "") -> str:
     """Return TOML text: plain keys first, then tables; JSON's and TOML's words are the same."""
     plain = [f"{k} = {json.dumps(v)}" for k, v in config.items() if not isinstance(v, dict)]
-    tables = [f"\n[{k}]\n{to_toml(v)}" for k, v in config.items() if isinstance(v, dict)]
+    inner = {f"{head}{k}": v for k, v in config.items() if isinstance(v, dict)}
+    tables = [f"\n[{name}]\n{to_toml(v, f'{name}.')}" for name, v in inner.items()]
     return "\n".join((*plain, *tables)) + "\n"
 
 

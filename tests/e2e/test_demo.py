@@ -58,7 +58,7 @@ def test_each_ledger_holds_the_runs_releases(demo: tuple[Federation, Done], site
     profile = toml_of(federation.profile(site))
     assert report["updates"] == {"reserved": 0, "sealed": 0, "sent": ROUNDS, "lost": 0}
     assert report["metrics-released"] == 0
-    assert report["scores-released"] == 1
+    assert report["released"] == {"scores": 1}
     (run,) = report["runs"]
     assert {"epsilon": run["epsilon"], "delta": run["delta"]} == pytest.approx(profile["run"])
     assert report["cap"] == pytest.approx(profile["budget"])
@@ -83,7 +83,9 @@ def test_every_histogram_of_scores_has_its_plans_noise(demo: tuple[Federation, D
     found = json.loads((folder_of(federation) / "result.json").read_text())["federated-measures"]
     assert (found["sites"], found["without"]) == (len(HOSPITALS), {})
     reports = [json.loads(federation.hdpfl_site(site, "report", "--json")) for site in HOSPITALS]
-    variance = sum(report["runs"][0]["plan"]["scores-noise"] ** 2 for report in reports)
+    variance = sum(
+        report["runs"][0]["plan"]["releases"]["scores"]["noise"] ** 2 for report in reports
+    )
     # The sum of four estimates, the loudest of which alone has 32 degrees of freedom.
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], 32) / 32
     assert low < found["noise"] ** 2 / variance < high

@@ -40,7 +40,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "'average' needs one model": {**IFCA, "average": "tail"},
     "'second' needs one model": {**IFCA, "second": "kept pull=0.1"},
     "'second' needs one start": {**FEDPI, "second": "kept pull=0.1"},
-    "'shrink' needs one model": {"strategy": "local", "after": "shrink"},
+    "'after.shrink' needs one model": {"strategy": "local", "after.shrink.scale": 0.05},
     "personal part needs one start": {"strategy": "fedper+fedpi", "model": "mlp:8"},
     "personal part needs sites' own steps": {"strategy": "fedper+scaffold", "model": "mlp:8"},
     "'first-batch' of 'work' needs sites' own": {**SCAFFOLD, "work": "auto first-batch=full"},

@@ -16,6 +16,7 @@ from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.site_summary import NOBODY_MEASURED, NOT_ASKED, WORST, is_error
 from hdpfl_flower.monitoring.influence import warning_lines
 from hdpfl_flower.monitoring.journal import Event, finished_rounds, read_journal
+from hdpfl_flower.releases import KINDS
 from hdpfl_tools.coordinator.reports.measures import metric_words
 from hdpfl_tools.coordinator.reports.page import (
     Block,
@@ -125,26 +126,18 @@ def _why_unmeasured(events: Sequence[Event], rounds: Sequence[Event]) -> list[st
 
 def _final_measures(events: Sequence[Event]) -> dict[str, list[Block]]:
     """Return the sections with the measures of the final model."""
-    public, federated = _last(events, EVENT), _last(events, FEDERATED)
     head = ("measure", "value", "interval")
-    basis = ""
+    kinds = [kind for kind in KINDS.values() if kind.is_sent]
+    facts_of = {kind: _last(events, kind.event) for kind in kinds}
     try:
-        if "noise" in federated:
-            answered = int(federated["sites"])
-            basis = (
-                f" ({answered} of {answered + len(federated['without'])} sites, about "
-                f"{max(0, round(federated['records']))} records, "
-                f"noise σ = {float(federated['noise']):.3g} a cell)"
-            )
-        about = (
-            f"Estimated from the sum of the sites' noisy histograms of scores{basis}; the "
-            "intervals of 95 % hold that noise. No record left its site."
-        )
         return {
-            "Measures of the final model": [table(measure_rows(public), head, _PUBLIC)],
-            "Measures of the final model on records that sites hold out": [
-                table(measure_rows(federated), head, about)
+            "Measures of the final model": [
+                table(measure_rows(_last(events, EVENT)), head, _PUBLIC)
             ],
+            **{
+                kind.title: [table(measure_rows(facts), head, kind.about(facts))]
+                for kind, facts in facts_of.items()
+            },
         }
     except (LookupError, TypeError, ValueError, AttributeError):
         raise DataError("the journal is damaged: its final measures are not whole") from None

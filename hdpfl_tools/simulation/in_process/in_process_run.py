@@ -15,6 +15,7 @@ from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.site_summary import PERSONAL, SITE, SiteMeasures
 from hdpfl_flower.monitoring.journal import Event
 from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.releases.of_run import makes_personal_model
 from hdpfl_tools.simulation.central_test import own_tests_of
 from hdpfl_tools.simulation.in_process.grid import LocalGrid
 from hdpfl_tools.simulation.in_process.liars import Attack, AttackGrid
@@ -57,7 +58,7 @@ def _test_personal_models(
     terms, simulation = config.terms, config.simulation
     # With the terms that the strategy proposed, and the name.
     sent = replace(config, terms=result.sent or terms)
-    whole = sent.terms.makes_personal_model
+    whole = makes_personal_model(sent.terms)
     if not (whole or sent.terms.second is not None) or terms.evaluation != "server":
         return {}
     data, site_tests = dataset_of(terms, simulation.data_dir), own_tests_of(config, num_sites)
@@ -83,7 +84,7 @@ def _test_personal_models(
 
     tests = [seen_by(site_tests.test, groups, group, data.task) for group in range(number)]
     # A part of a model, or several of them, is no global model that could be tested here.
-    arrays = {} if sent.terms.sent_part or result.models else result.arrays
+    arrays = {} if sent.terms.work.sent_part or result.models else result.arrays
     scores = list(site_scores(terms.model, site_tests, arrays, tests, models()))
     write_personal_table(personal_table(scores), result.folder)
     if result.rounds:

@@ -213,7 +213,7 @@ def _start_of_tuning(site: Profile) -> tuple[PersonalModel, Task]:
     personal = None
     if site.state is not None:
         personal = read_personal_model(personal_model_file(site.state.path, final.terms.run_id))
-    if personal is None and final.terms.sent_part:
+    if personal is None and final.terms.work.sent_part:
         raise DataError("the part of the model that stays here is missing; nothing can be tuned")
     nothing = np.zeros(task.outputs, np.float32)
     return personal or PersonalModel(final.terms, final.arrays, nothing, "private"), task
@@ -228,7 +228,7 @@ def model_outputs(
 
     if isinstance(model, PersonalModel):
         return model.outputs(task, features)
-    if model.terms.sent_part:
+    if model.terms.work.sent_part:
         raise DataError(
             "the final model lacks the part that stays at each site; add --personal to use the "
             "whole of this site's"
@@ -268,11 +268,11 @@ def chosen_model(
     personal_model = read_personal_model(personal_model_file(folder, terms.run_id))
     if personal_model is not None:
         return personal_model, task
-    arrays = own_arrays(folder, model) if not terms.sent_part else None
+    arrays = own_arrays(folder, model) if not terms.work.sent_part else None
     if arrays is None:
         raise DataError(
             f"no personal model of run '{terms.run_id}' in {folder}: its terms must set "
-            "'second', a personal part, or 'after' with 'tuning' or 'prior', and this "
+            "'second', a personal part, 'after.tuning' or 'after.prior', and this "
             "site must have taken part"
         )
     return PersonalModel(terms, arrays, np.zeros(task.outputs, np.float32), kind_of(terms)), task
@@ -363,7 +363,7 @@ def _unlabelled(
 
 def _on_held_out(site: Profile, model: FinalModel | PersonalModel, task: Task) -> Iterator[str]:
     """Yield the model's measures on the site's held-out records, or the reason for none."""
-    if getattr(model, "kind", "") == "" and model.terms.sent_part:
+    if isinstance(model, FinalModel) and model.terms.work.sent_part:
         yield "no test: the final model lacks the part that stays at each site; see --personal"
         return
     if site.data is None or site.data.holdout == 0:

@@ -15,9 +15,10 @@ from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError, DataError, TermsError
-from hdpfl_flower.privacy.accounting import ExtraRelease, calibrate
-from hdpfl_flower.privacy.plan import Plan, make_plan, planned_steps
+from hdpfl_flower.privacy.accounting import Gaussians, Steps, calibrate
+from hdpfl_flower.privacy.plan import CHOICE, Plan, make_plan, planned_steps
 from hdpfl_flower.privacy.policy import check_policy, check_unchanged
+from hdpfl_flower.releases import kind_of_release
 from hdpfl_tools.site.commands.options import TERMS_HELP, ProfileOption, open_profile
 from hdpfl_tools.site.commands.texts.render import text_of
 from hdpfl_tools.site.reports.client_level import client_level_lines
@@ -162,7 +163,7 @@ def _in_words(site: Profile, run: RunTerms, cost: RunCost, size: int, tests: lis
         cost=cost,
         size=size,
         strength=signal_to_noise(cost.plan, run, size),
-        price_of=release_prices(cost.plan),
+        releases=[*release_rows(cost.plan)],
         promise=promise,
         tests=tests,
         rounds=[*_rounds_rows(site, run, size)] if asks_for_more else [],
@@ -234,15 +235,34 @@ def _parameters(site: Profile, run: RunTerms) -> int:
 
 
 def release_prices(planned: Plan) -> dict[str, float]:
-    """Return the relative increase of the steps' noise by each extra release, 0 without it."""
-    prices = {"counts": 0.0, "scores": 0.0}
-    for name in prices:
-        release: ExtraRelease | None = getattr(planned, name)
-        if release is not None and not math.isinf(planned.epsilon):
+    """Return the relative increase of the steps' noise by each Gaussian release beside them."""
+    prices = {}
+    for name, release in planned.releases:
+        if isinstance(release, Gaussians) and name != CHOICE:
             beside = [other for other in planned.beside if other is not release]
-            without = calibrate(planned.schedule, planned.epsilon, planned.delta, beside)
-            prices[name] = max(0.0, planned.noise_multiplier / without - 1)
+            without = planned.noise_multiplier
+            if not math.isinf(planned.epsilon):
+                without = calibrate(planned.schedule, planned.epsilon, planned.delta, beside)
+            prices[name] = max(0.0, planned.noise_multiplier / without - 1) if without else 0.0
     return prices
+
+
+def release_rows(planned: Plan) -> Iterator[tuple[str, str, str]]:
+    """Yield a row or two for each kind of release beside the rounds: name, number, meaning."""
+    prices = release_prices(planned)
+    for name, cost in planned.releases:
+        kind = kind_of_release(name)
+        meaning = kind.price if kind else "of a kind that this version does not know"
+        if name == CHOICE:
+            yield "private choices", f"{planned.paid(name)}", "of one of the server's models"
+        elif isinstance(cost, Steps):
+            yield f"{name} steps", f"{cost.count}", meaning
+        elif isinstance(cost, Gaussians):
+            yield f"noise of the {name}", ceil_digits(cost.noise_multiplier), meaning
+            beside = "of the noise multiplier z, beside none"
+            yield "what they cost", f"{100 * prices[name]:.1f} %", beside
+        else:
+            yield f"ε of the {name}", ceil_digits(cost.epsilon), meaning
 
 
 def _rounds_rows(site: Profile, run: RunTerms, size: int) -> Iterator[tuple[str, ...]]:

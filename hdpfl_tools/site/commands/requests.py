@@ -23,6 +23,7 @@ from hdpfl_flower.ledger.account import APPROVED, REFUSED, Approval
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.monitoring.journal import plain
 from hdpfl_flower.privacy.policy import FREE_TERMS, check_policy
+from hdpfl_flower.releases.of_run import sent_kinds
 from hdpfl_tools.site.commands.options import ProfileOption, open_profile
 from hdpfl_tools.site.commands.plan import cost_of, tests_of
 from hdpfl_tools.site.commands.prepare import read_shown
@@ -189,7 +190,7 @@ def request_text(site: Profile, request: RunRequest) -> str:
     free = [f"{key} {_value(key, values.pop(key))}" for key in sorted(FREE_TERMS)]
     for key in ("run-id", "coordinator", "purpose"):
         del values[key]
-    usual = {key for key in values.keys() - _ALWAYS if values[key] == default[key]}
+    usual = {key for key in values.keys() - _ALWAYS if values[key] == default.get(key)}
     first, last = (time[:16].replace("T", " ") for time in (request.first, request.last))
     return text_of(
         "request",
@@ -199,7 +200,7 @@ def request_text(site: Profile, request: RunRequest) -> str:
         last=last,
         terms=[f"{key} {_value(key, values[key])}" for key in values if key not in usual],
         by_default=[f"{key} {_value(key, values[key])}" for key in values if key in usual],
-        may_change=[*free, f"pull of work {request.terms.pull:g}"],
+        may_change=[*free, f"pull of work {request.terms.work.pull_factor:g}"],
         capped=bool(request.terms.epsilon_cap),
     )
 
@@ -226,9 +227,7 @@ def disclosed_by(site: Profile, terms: RunTerms) -> list[str]:
     if constants:
         leaves.append(f"if the strategy asks: {', '.join(constants)}")
     leaves += tests_of(site, terms)
-    if terms.sends_scores:
-        leaves.append("one noisy histogram of scores on its own records held out, at the end")
-    return leaves
+    return [*leaves, *(kind.consent for kind in sent_kinds(terms))]
 
 
 def price_of(site: Profile, terms: RunTerms) -> dict[str, Any]:

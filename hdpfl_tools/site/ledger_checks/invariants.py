@@ -25,7 +25,7 @@ from hdpfl_flower.ledger.account import (
 )
 from hdpfl_flower.ledger.hash_chain import Entry
 from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, COUNTS, SCORES, TUNING
+from hdpfl_flower.privacy.policy import CLIPPED_UPDATE
 from hdpfl_tools.site.ledger_checks.recompute import read_plan, recompute_by_pld
 
 UNCOVERED = frozenset({"metrics", CLIPPED_UPDATE})
@@ -105,7 +105,7 @@ def unpaid(entries: Sequence[Entry]) -> Iterator[str]:
             rounds.add(body["round"])
             if plan is None or not plan.covers(body["round"]):
                 yield f"entry {entry.seq} is round {body['round']}, which the plan does not pay for"
-            elif len(rounds) > (paid := _paid(plan, body["kind"])):
+            elif len(rounds) > (paid := plan.paid(body["kind"])):
                 yield (
                     f"entry {entry.seq} is one {body['kind']} more than the {paid} that the plan "
                     "pays for"
@@ -236,16 +236,6 @@ def undercharged(entries: Sequence[Entry]) -> Iterator[str]:
             yield f"run '{entry.body['run_id']}' costs more than it was charged"
         elif order and not frozen.recounts(order):
             yield f"run '{entry.body['run_id']}' has a divergence that is not that of its plan"
-
-
-def _paid(plan: Plan, kind: str) -> int:
-    """Return how many releases of a kind a plan pays for; unknown: 0."""
-    if kind == "update":
-        return plan.rounds
-    if kind == "choice":
-        return plan.choices.count if plan.choices else 0
-    once = {COUNTS: plan.counts, SCORES: plan.scores, TUNING: plan.tuning}
-    return int(once.get(kind) is not None)
 
 
 def _models(text: str) -> int:

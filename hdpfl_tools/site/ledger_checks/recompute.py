@@ -111,9 +111,13 @@ def _by_pld(plan: Plan, epsilon: float, delta: float) -> float:
 @lru_cache(maxsize=4096)
 def _by_rdp(plan: Plan, _: float, delta: float) -> float:
     event = plan.event()
-    if isinstance(plan.choices, PureSelections):
+    if any(isinstance(release, PureSelections) for release in plan.beside):
         # A pure ε is an RDP of α·ε²/2 (Bun and Steinke, TCC 2016), like a Gaussian of 1/ε.
-        as_gaussian = Gaussians(1 / plan.choices.epsilon, plan.choices.count)
-        others = [release for release in plan.beside if release is not plan.choices]
-        event = event_of(plan.schedule, plan.noise_multiplier, [as_gaussian, *others])
+        as_gaussians = [
+            Gaussians(1 / release.epsilon, release.count)
+            if isinstance(release, PureSelections)
+            else release
+            for release in plan.beside
+        ]
+        event = event_of(plan.schedule, plan.noise_multiplier, as_gaussians)
     return epsilon_by_rdp(event, delta)

@@ -18,7 +18,11 @@ from typing import Any
 
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.ledger.account import APPROVED, REFUSED, ChargedPlan
-from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, SCORES, STAYS
+from hdpfl_flower.privacy.accounting import Gaussians, Steps
+from hdpfl_flower.privacy.plan import Plan
+from hdpfl_flower.privacy.policy import CLIPPED_UPDATE
+from hdpfl_flower.releases import KINDS
+from hdpfl_flower.releases.base import Cost
 from hdpfl_tools.site.ledger_checks.invariants import Assumption, check_entries
 from hdpfl_tools.site.ledger_checks.recompute import read_plan, recompute_epsilon
 from hdpfl_tools.site.reports.attack import attack_rates
@@ -101,8 +105,14 @@ def gather(source: Source) -> dict[str, Any]:
         "declared-records": site.training.declared_records if site else None,
         "clipped-updates-released": view.released(CLIPPED_UPDATE),
         "clipped-updates-opted-out": opted_out,
-        "scores-released": view.released(SCORES),
-        "stays": {kind: view.count("sealed", kind=kind) for kind in sorted(STAYS)},
+        "released": {
+            kind.release: view.released(kind.release) for kind in KINDS.values() if kind.is_sent
+        },
+        "stays": {
+            kind.release: view.count("sealed", kind=kind.release)
+            for kind in sorted(KINDS.values(), key=lambda kind: kind.release)
+            if kind.release and not kind.is_sent
+        },
         "closed-runs": sorted(account.closed),
         "tuned-runs": sorted(account.tuned),
         "releases": _releases(view),
@@ -222,13 +232,20 @@ def _event(frozen: ChargedPlan) -> dict[str, Any] | None:
         "sensitivity": plan.sensitivity,
         "divisor": plan.divisor,
         "models": plan.models,
-        "choices": plan.choices.count if plan.choices else 0,
-        "tuning-steps": plan.tuning.count if plan.tuning else 0,
-        "counts-noise": plan.counts.noise_multiplier if plan.counts else None,
-        "scores-noise": plan.scores.noise_multiplier if plan.scores else None,
+        "releases": {name: _cost(cost, plan) for name, cost in plan.releases},
         "epsilon-pld": recomputed.pld,
         "epsilon-rdp": recomputed.rdp,
     }
+
+
+def _cost(cost: Cost, plan: Plan) -> dict[str, Any]:
+    """Return the price of a kind of release: steps and q, or a count, and its noise or ε."""
+    if isinstance(cost, Steps):
+        noise = plan.noise_multiplier * cost.noise_factor
+        return {"steps": cost.count, "sampling-prob": cost.sampling_prob, "noise": noise}
+    if isinstance(cost, Gaussians):
+        return {"count": cost.count, "noise": cost.noise_multiplier}
+    return {"count": cost.count, "epsilon": cost.epsilon}
 
 
 def _releases(view: LedgerView) -> list[dict[str, Any]]:

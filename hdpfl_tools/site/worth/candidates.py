@@ -54,11 +54,11 @@ def candidates(site: Profile, model: FinalModel, task: Task) -> list[Candidate]:
     """
     noisy: Kind = "none" if math.isinf(site.run.epsilon) else "private"
     terms, models = model.terms, []
-    if not terms.sent_part:  # else the final model is no whole one
+    if not terms.work.sent_part:  # else the final model is no whole one
         models.append(network_candidate(JOINED, noisy, model, task, model.arrays))
     if site.state is None:
         return models
-    arrays = own_arrays(site.state.path, model) if not terms.sent_part else None
+    arrays = own_arrays(site.state.path, model) if not terms.work.sent_part else None
     if arrays is not None:
         kind = noisy if kind_of(terms) == "private" else "kept"
         models.append(network_candidate("personal model (Ditto)", kind, model, task, arrays))

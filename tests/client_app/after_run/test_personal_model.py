@@ -6,14 +6,15 @@ import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
 from flwr.app import Message
 from scipy import stats
 
-from client_app.after_run.end_of_run import personal_arrays, tune_at_home, tuned_place
+from client_app.after_run.personal_model import PersonalModel
+from client_app.releases.tuning import moved, tune_at_home, tuned_place
 from client_app.site.site import Site
 from client_app.training.ditto import (
     kept_personal_path,
@@ -176,7 +177,7 @@ TASK = Task.classification((3,), 2)
     ("part", "place"), [("all", slice(0, 22)), ("head", parts_of("mlp:4", TASK).head)]
 )
 def test_the_tuned_numbers_are_those_that_the_terms_name(part: str, place: slice) -> None:
-    terms = terms_of(**{"model": "mlp:4", "after": f"tuning steps=2 part={part}"})
+    terms = terms_of(**{"model": "mlp:4", "after": {"tuning": {"steps": 2, "part": part}}})
     assert tuned_place(terms, TASK, 22) == place
     assert (place == slice(0, 22)) == (part == "all")
 
@@ -184,10 +185,9 @@ def test_the_tuned_numbers_are_those_that_the_terms_name(part: str, place: slice
 def test_the_tuned_update_moves_the_final_model() -> None:
     arrays = arrays_of(build_model("mlp:4", TASK, 1))
     update = np.arange(len(flatten(arrays)), dtype=np.float32)
-    site = cast(Site, SimpleNamespace(terms=terms_of()))
-    tuned: Any = personal_arrays(site, arrays, wire.encode_update(update))
+    model = PersonalModel(terms_of(), arrays, np.zeros(2, np.float32), "private")
+    tuned = moved(model, wire.encode_update(update)).arrays
     np.testing.assert_allclose(flatten(tuned) - flatten(arrays), update, atol=1e-5)
-    assert personal_arrays(site, arrays, None) is arrays
 
 
 def test_without_tuning_steps_nothing_is_tuned_at_home() -> None:

@@ -29,7 +29,7 @@ from tests.client_app.dying import dying, killed
 from tests.client_app.messages import CLIENT_NOISE, make_site, send, terms_of
 
 HEAD = {"model": "mlp:3", "work": "alternate", "local-steps": 2, "learning-rate": 0.5}
-TUNED = {**HEAD, "after": "tuning steps=3"}
+TUNED = {**HEAD, "after": {"tuning": {"steps": 3}}}
 Node = dict[str, Any]
 
 
@@ -155,11 +155,11 @@ def test_death_after_tuning_repeats_model(tmp_path: Path, monkeypatch: pytest.Mo
     profile, terms = make_site(tmp_path), own_terms(**TUNED)
     assert ask(profile, terms).has_content()
     path = personal_model_file(tmp_path / "state", terms.run_id)
-    with dying(monkeypatch, "client_app.after_run.end_of_run.save_personal_model"):
+    with dying(monkeypatch, "client_app.after_run.personal_model.save_personal_model"):
         finish(profile, terms)
     assert releases(tmp_path)[3, "tuning"] == "sealed"
     assert not path.exists()
-    monkeypatch.setattr("client_app.after_run.end_of_run.train", killed)  # nothing is tuned anew
+    monkeypatch.setattr("client_app.releases.tuning.train", killed)  # nothing is tuned anew
     assert finish(profile, terms).has_content()
     assert path.exists()
 
@@ -167,7 +167,7 @@ def test_death_after_tuning_repeats_model(tmp_path: Path, monkeypatch: pytest.Mo
 def test_death_over_tuning_tunes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile, terms = make_site(tmp_path), own_terms(**TUNED)
     assert ask(profile, terms).has_content()
-    with dying(monkeypatch, "client_app.after_run.end_of_run.train"):
+    with dying(monkeypatch, "client_app.releases.tuning.train"):
         finish(profile, terms)
     assert declined(finish(profile, terms))
     assert releases(tmp_path)[3, "tuning"] == "lost"
@@ -340,10 +340,10 @@ def test_rounds_in_another_order_are_one_release_each(tmp_path: Path) -> None:
         {"work": "alternate own-steps=1"},
         {"work": "alternate mask=random"},
         {"work": "alternate mask=charged-top-k"},
-        {"after": "tuning steps=5"},
-        {"after": "tuning steps=3 part=all"},
-        {"after": "tuning steps=3, prior"},
-        {"after": "tuning steps=3, shrink"},
+        {"after": {"tuning": {"steps": 5}}},
+        {"after": {"tuning": {"steps": 3, "part": "all"}}},
+        {"after": {"tuning": {"steps": 3}, "prior": {"share": 0.25}}},
+        {"after": {"tuning": {"steps": 3}, "shrink": {"scale": 0.05}}},
     ],
 )
 def test_terms_of_parts_stay_within_a_run(tmp_path: Path, more: dict[str, Any]) -> None:

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from client_app.after_run import prior
 from client_app.after_run.personal_model import personal_model_file, read_personal_model
-from client_app.after_run.prior import count_labels, log_prior, mean_offset, sum_residuals
+from client_app.releases import prior
+from client_app.releases.prior import count_labels, log_prior, mean_offset, sum_residuals
 from hdpfl_flower import wire
 from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.privacy.policy import COUNTS
+from hdpfl_flower.releases.prior import Prior
 from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from hdpfl_tools.site.ledger_checks.invariants import check_entries
 from tests.client_app.dying import dying
@@ -28,7 +28,7 @@ from tests.client_app.training.test_client_level import kinds
 
 FALSE_ALARM = 1e-6
 """Chance that the statistical tests below fail on right code (their streams are fixed)."""
-PRIOR = {"after": "prior share=0.1", "rounds": 6}
+PRIOR = {"after": {"prior": {"share": 0.1}}, "rounds": 6}
 MANY = Task.classification((1,), 3000)
 
 
@@ -129,7 +129,7 @@ def test_an_offset_below_its_noise_is_none() -> None:
 def sealed_counts(folder: Path) -> np.ndarray | None:
     """Return the counts that the site's ledger holds."""
     path = folder / "ledger.sqlite"
-    seq = Ledger(path).account().releases["run-1", 1, COUNTS].seq
+    seq = Ledger(path).account().releases["run-1", 1, Prior.release].seq
     payload = Chain(path).blob(seq)
     return None if payload is None else wire.read_sealed(payload)
 
@@ -143,13 +143,13 @@ def test_the_counts_are_drawn_once_a_run_and_never_lost(tmp_path: Path) -> None:
     profile, terms = make_site(tmp_path), terms_of(**PRIOR)
     reply = ask(profile, terms, 2)  # the first message that the site receives
     assert set(reply.content) == {"update"}
-    assert kinds(tmp_path) == {(1, COUNTS): "sealed", (2, "update"): "sent"}
+    assert kinds(tmp_path) == {(1, Prior.release): "sealed", (2, "update"): "sent"}
     counts = sealed_counts(tmp_path)
     assert counts is not None
     for server_round in (2, 3, 5, 6):
         assert ask(profile, terms, server_round).has_content()
-    assert {kind: n for kind, n in kinds(tmp_path).items() if kind[1] == COUNTS} == {
-        (1, COUNTS): "sealed"  # and not sent
+    assert {kind: n for kind, n in kinds(tmp_path).items() if kind[1] == Prior.release} == {
+        (1, Prior.release): "sealed"  # and not sent
     }
     later = sealed_counts(tmp_path)
     assert later is not None
@@ -158,10 +158,10 @@ def test_the_counts_are_drawn_once_a_run_and_never_lost(tmp_path: Path) -> None:
     model = read_personal_model(personal_model_file(tmp_path / "state", "run-1"))
     plan = Ledger(tmp_path / "ledger.sqlite").account().plans["run-1"].read()
     assert model is not None
-    assert plan.counts is not None
+    assert plan.cost_of("counts") is not None
     assert model.kind == "private"
     binary = Task.classification((2,), 2)
-    expected = log_prior(binary, counts, plan.counts.noise_multiplier)
+    expected = log_prior(binary, counts, plan.cost_of("counts").noise_multiplier)
     np.testing.assert_array_equal(model.added, expected)
     assert finish(tmp_path, terms).has_content()  # again: the same counts, and the same model
     np.testing.assert_array_equal(sealed_counts(tmp_path), counts)
@@ -177,8 +177,8 @@ def test_the_noise_is_that_of_the_plan(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(prior, "add_noise", noted)
     assert ask(make_site(tmp_path), terms_of(**PRIOR)).has_content()
     plan = Ledger(tmp_path / "ledger.sqlite").account().plans["run-1"].read()
-    assert plan.counts is not None
-    assert stds == [plan.counts.noise_multiplier]
+    assert plan.cost_of("counts") is not None
+    assert stds == [plan.cost_of("counts").noise_multiplier]
     assert stds[0] > 10
 
 
@@ -186,13 +186,13 @@ def test_lost_counts_are_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     profile, terms = make_site(tmp_path), terms_of(**PRIOR)
-    with dying(monkeypatch, "client_app.after_run.end_of_run.measure"):
+    with dying(monkeypatch, "client_app.releases.prior.count_labels"):
         ask(profile, terms, 1)
     for server_round in (1, 2):
         assert ask(profile, terms, server_round).has_content()  # the run goes on
     assert finish(tmp_path, terms).has_content()
-    assert kinds(tmp_path)[1, COUNTS] == "lost"
-    assert "no personal prior in this run, what it rests on is lost" in caplog.text
+    assert kinds(tmp_path)[1, Prior.release] == "lost"
+    assert "no 'prior' in this run, its release is lost" in caplog.text
     model = read_personal_model(personal_model_file(tmp_path / "state", "run-1"))
     assert model is not None
     np.testing.assert_array_equal(model.added, [0])
@@ -226,7 +226,7 @@ def entries_of(path: Path) -> list[Any]:
 def test_the_ledgers_of_a_run_agree(tmp_path: Path, more: dict[str, Any]) -> None:
     config = config_of(**{
         "dataset": "digits", "schema": "", "rounds": 2, "local-steps": 2, "epsilons": "8,inf",
-        "runs-dir": str(tmp_path), "after": "prior share=0.1", **more,
+        "runs-dir": str(tmp_path), "after": {"prior": {"share": 0.1}}, **more,
     })  # fmt: skip
     run_in_process(config, 2)
     for site in range(2):
@@ -257,8 +257,8 @@ def test_a_prior_depends_on_sealed_numbers(tmp_path: Path, rows: int, schema: st
     model = read_personal_model(personal_model_file(tmp_path / "state", "run-1"))
     plan = Ledger(tmp_path / "ledger.sqlite").account().plans["run-1"].read()
     sealed = sealed_counts(tmp_path)
-    assert model is not None and plan.counts is not None and sealed is not None
-    z, binary = plan.counts.noise_multiplier, Task.classification((2,), 2)
+    assert model is not None and plan.cost_of("counts") is not None and sealed is not None
+    z, binary = plan.cost_of("counts").noise_multiplier, Task.classification((2,), 2)
     declared = 61  # of tests/client_app/messages.py
     expected = mean_offset(sealed, z, declared) if schema else log_prior(binary, sealed, z)
     np.testing.assert_array_equal(model.added, expected)
@@ -268,9 +268,9 @@ def test_a_prior_depends_on_sealed_numbers(tmp_path: Path, rows: int, schema: st
 def test_a_regression_is_measured_when_the_run_ends(tmp_path: Path) -> None:
     profile, terms = make_site(tmp_path), terms_of(**PRIOR, schema=REGRESSION)
     assert ask(profile, terms, 1).has_content()
-    assert (1, COUNTS) not in kinds(tmp_path)
+    assert (1, Prior.release) not in kinds(tmp_path)
     assert finish(tmp_path, terms).has_content()
-    assert kinds(tmp_path)[1, COUNTS] == "sealed"
+    assert kinds(tmp_path)[1, Prior.release] == "sealed"
     path = personal_model_file(tmp_path / "state", "run-1")
     before = path.read_bytes()
     other = wire.write_instructions(terms, terms.rounds, model_in(terms, 2))

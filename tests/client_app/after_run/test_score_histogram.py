@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from client_app.after_run import score_histogram
-from client_app.after_run.score_histogram import noisy_cells
+from client_app.releases import scores
+from client_app.releases.scores import noisy_cells
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.ledger.hash_chain import Chain
@@ -20,7 +20,7 @@ from hdpfl_flower.models.evaluation import predict
 from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.privacy.policy import SCORES
+from hdpfl_flower.releases.scores import Scores
 from hdpfl_tools.site.commands.plan import release_prices
 from hdpfl_tools.site.ledger_checks.invariants import check_entries
 from hdpfl_tools.site.reports.facts import Source, gather
@@ -31,7 +31,7 @@ from tests.client_app.dying import dying
 from tests.client_app.messages import SCHEMA, ask, make_site, model_in, send, terms_of
 from tests.client_app.training.test_client_level import kinds
 
-SHARE = {"after": "scores share=0.25", "rounds": 3}
+SHARE = {"after": {"scores": {"share": 0.25}}, "rounds": 3}
 BINARY = Task.classification((2,), 2)
 HELD_OUT = {"holdout": 0.4}
 OPEN = {"2.4691356": "inf", "1.2345678": "inf"}
@@ -40,7 +40,7 @@ OPEN = {"2.4691356": "inf", "1.2345678": "inf"}
 
 def asked(profile: Path, terms: Any, server_round: int = 3, seed: int = 3) -> Message:
     content = wire.write_instructions(terms, server_round, model_in(terms, seed))
-    return send({"profile": str(profile)}, wire.SCORES, content)
+    return send({"profile": str(profile)}, wire.query_of("scores"), content)
 
 
 def code(reply: Message) -> int:
@@ -50,7 +50,7 @@ def code(reply: Message) -> int:
 
 def histogram(reply: Message) -> np.ndarray:
     assert reply.has_content(), reply
-    return wire.read_scores(reply.content, CELLS)
+    return wire.read_payload("scores", reply.content, CELLS)
 
 
 def some_records(count: int) -> Records:
@@ -98,35 +98,35 @@ def test_it_is_charged_sealed_and_sent_once(tmp_path: Path) -> None:
     first = asked(profile, terms)
     cells = histogram(first)
     assert set(first.content) == {"scores"}
-    assert kinds(tmp_path) == {(1, "update"): "sent", (3, SCORES): "sent"}
+    assert kinds(tmp_path) == {(1, "update"): "sent", (3, Scores.release): "sent"}
     # The same request, the same bytes; another model or round gets nothing, neither noise anew.
     np.testing.assert_array_equal(histogram(asked(profile, terms)), cells)
     assert code(asked(profile, terms, seed=2)) == wire.DECLINED
     assert code(asked(profile, terms, server_round=2)) == wire.DECLINED
-    assert kinds(tmp_path) == {(1, "update"): "sent", (3, SCORES): "sent"}
+    assert kinds(tmp_path) == {(1, "update"): "sent", (3, Scores.release): "sent"}
     plan = Ledger(tmp_path / "ledger.sqlite").account().plans["run-1"].read()
-    assert plan.scores is not None
-    assert plan.scores.count == 1
-    assert plan.scores in plan.beside
+    assert plan.cost_of("scores") is not None
+    assert plan.cost_of("scores").count == 1
+    assert plan.cost_of("scores") in plan.beside
     with Chain(tmp_path / "ledger.sqlite").transaction() as entries:
         checked = list(check_entries(entries))
     assert all(not one.failures for one in checked), checked
 
 
 def test_the_noise_is_that_of_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stds, real = [], score_histogram.add_noise
+    stds, real = [], scores.add_noise
 
     def noted(total: Any, std: float, source: RandomStream) -> Any:
         stds.append(std)
         return real(total, std, source)
 
-    monkeypatch.setattr(score_histogram, "add_noise", noted)
+    monkeypatch.setattr(scores, "add_noise", noted)
     profile, terms = make_site(tmp_path, **HELD_OUT), terms_of(**SHARE)
     ask(profile, terms)
     histogram(asked(profile, terms))
     plan = Ledger(tmp_path / "ledger.sqlite").account().plans["run-1"].read()
-    assert plan.scores is not None
-    assert stds == [plan.scores.noise_multiplier]
+    assert plan.cost_of("scores") is not None
+    assert stds == [plan.cost_of("scores").noise_multiplier]
     assert stds[0] > 10
 
 
@@ -181,8 +181,8 @@ def test_a_site_without_held_out_records_sends_noise_of_the_same_shape(tmp_path:
     ask(profile, terms)
     cells = histogram(asked(profile, terms))
     plan = Ledger(tmp_path / "ledger.sqlite").account().plans["run-1"].read()
-    assert plan.scores is not None
-    assert p_value(cells, plan.scores.noise_multiplier) > FALSE_ALARM
+    assert plan.cost_of("scores") is not None
+    assert p_value(cells, plan.cost_of("scores").noise_multiplier) > FALSE_ALARM
     exact = without_privacy(tmp_path / "open")
     ask(exact, terms)
     assert not histogram(asked(exact, terms)).any()
@@ -191,11 +191,11 @@ def test_a_site_without_held_out_records_sends_noise_of_the_same_shape(tmp_path:
 def test_a_lost_histogram_is_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile, terms = make_site(tmp_path, **HELD_OUT), terms_of(**SHARE)
     ask(profile, terms)
-    with dying(monkeypatch, score_histogram, "count_scores"):
+    with dying(monkeypatch, scores, "noisy_cells"):
         asked(profile, terms)
     assert code(asked(profile, terms)) == wire.DECLINED
     assert code(asked(profile, terms, seed=2)) == wire.DECLINED
-    assert kinds(tmp_path)[3, SCORES] == "lost"
+    assert kinds(tmp_path)[3, Scores.release] == "lost"
 
 
 def test_no_run_is_charged_for_a_histogram_alone(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_what_no_plan_pays_for_is_declined(tmp_path: Path, terms: dict[str, Any]
 def test_a_policy_can_forbid_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     profile = make_site(tmp_path, more="[policy]\nextra-releases = false", **HELD_OUT)
     assert code(ask(profile, terms_of(**SHARE))) == wire.DECLINED
-    assert "'scores'" in caplog.text
+    assert "'after.scores'" in caplog.text
 
 
 def test_data_that_cannot_be_read_costs_no_release(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_an_unanswerable_message_costs_no_release(tmp_path: Path, more: dict[str
     profile, terms = make_site(tmp_path, **HELD_OUT), terms_of(**SHARE)
     ask(profile, terms)
     content = wire.write_instructions(terms, 3, model_in(terms_of(**SHARE, **more), 3))
-    reply = send({"profile": str(profile)}, wire.SCORES, content)
+    reply = send({"profile": str(profile)}, wire.query_of("scores"), content)
     assert code(reply) == wire.FAILED
     assert kinds(tmp_path) == {(1, "update"): "sent"}
 
@@ -249,8 +249,8 @@ def test_the_plan_and_the_report_name_it_with_its_price(tmp_path: Path) -> None:
     plan = Ledger(tmp_path / "ledger.sqlite").account().plans["run-1"].read()
     assert 0.01 < release_prices(plan)["scores"] < 0.1
     facts = gather(Source(read_ledger(site), tmp_path / "ledger.sqlite", site))
-    assert facts["scores-released"] == 1
+    assert facts["released"] == {"scores": 1}
     page = as_html(facts)
-    assert "histograms of scores 1" in page
+    assert "scores 1: histogram of a model" in page
     assert "<td>run-1</td><td>scores</td><td>1</td>" in page
     assert any("1 histogram of a model's scores" in line for line in sentences(facts, "questions"))

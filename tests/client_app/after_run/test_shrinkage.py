@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from client_app.after_run.personal_model import read_personal_model
-from client_app.after_run.shrinkage import shrunk_deviation
+from client_app.releases.shrink import shrunk_deviation
 from client_app.site.personal_state import PersonalState, load_state
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.networks import flatten
@@ -67,14 +67,14 @@ def test_noise_alone_leaves_next_to_nothing_and_a_smaller_variance_much_of_it() 
         {"strategy": "robust-hdp"},
         {"strategy": "pfa-plus"},
         {"strategy": "fedper"},
-        {"strategy": "fedavg", "after": "shrink scale=0.5, tuning steps=2"},
+        {"strategy": "fedavg", "after.tuning.steps": 2},
     ],
     ids=str,
 )
 def test_a_run_adds_it_to_each_sites_model(tmp_path: Path, more: dict[str, Any]) -> None:
     config = config_of(**{
         **DIGITS, "epsilons": "inf", "partition": "pathological:3", "runs-dir": str(tmp_path),
-        "after": "shrink scale=0.5", **more,
+        "after.shrink.scale": 0.5, **more,
     })  # fmt: skip
     result = run_in_process(config, 2)
     shared = flatten(result.arrays)
@@ -86,7 +86,7 @@ def test_a_run_adds_it_to_each_sites_model(tmp_path: Path, more: dict[str, Any])
         assert state.summed is not None and state.first is not None
         # The plain sum of the site's updates less the global path, in what is sent.
         expected = shared + 0.5 * (state.summed - state.rounds / 3 * (shared - state.first))
-        if "after" not in more:
+        if "after.tuning.steps" not in more:
             head = flatten(model.arrays)[: len(shared)]
             np.testing.assert_allclose(head, expected, atol=1e-5)
         assert np.abs(flatten(model.arrays)[: len(shared)] - shared).max() > 0
@@ -101,7 +101,7 @@ def test_the_noise_is_that_of_the_updates_that_were_sent(tmp_path: Path) -> None
     """
     config = config_of(**{
         **DIGITS, "strategy": "fedavg", "epsilons": "2", "runs-dir": str(tmp_path),
-        "after": "shrink scale=0.5", "batch-sizes": "1", "clip-norm": 1.0, "model": "mlp:16",
+        "after.shrink.scale": 0.5, "batch-sizes": "1", "clip-norm": 1.0, "model": "mlp:16",
     })  # fmt: skip
     run_in_process(config, 2)
     state = load_state(simulated_state_path(config, 0))
@@ -119,9 +119,9 @@ def test_the_noise_is_that_of_the_updates_that_were_sent(tmp_path: Path) -> None
         ({"strategy": "local"}, "needs one model, and 'local'"),
         ({"strategy": "mr-mtl"}, "needs one model, and 'mr-mtl'"),
         ({"strategy": "ppsgd"}, "'work' = 'offset'"),
-        ({"strategy": "dp-fedavg", "noise": "server"}, "'shrink' follows the noise"),
+        ({"strategy": "dp-fedavg", "noise": "server"}, "'after.shrink' follows the noise"),
     ],
 )
 def test_work_without_global_path_or_noise_is_refused(more: dict[str, Any], words: str) -> None:
     with pytest.raises(TermsError, match=words):
-        ready_kernel(config_of(**{**DIGITS, "epsilons": "3", "after": "shrink", **more}))
+        ready_kernel(config_of(**{**DIGITS, "epsilons": "3", "after.shrink.scale": 0.05, **more}))

@@ -17,8 +17,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from client_app.after_run.end_of_run import measure
-from client_app.after_run.score_histogram import count_scores
+from client_app.releases import half_of
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Training
 from hdpfl_flower.config.terms import RunTerms
@@ -28,6 +27,8 @@ from hdpfl_flower.models.networks import Arrays, arrays_of, build_model
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.audit import evidence_of, guesses_of
 from hdpfl_flower.privacy.noise import RandomStream, ReleaseStreams
+from hdpfl_flower.releases.prior import Prior
+from hdpfl_flower.releases.scores import Scores
 from hdpfl_flower.system.paths import available_cores
 from hdpfl_tools.site.audit import CLIP_NORM, Finding, _Advance, _threads
 from tests.client_app.audits.personal import PUBLISHED, RULES, AuditedSite, own_site
@@ -188,15 +189,17 @@ def attack_prior(task: Task, training: Training, *, advance: _Advance = lambda: 
     targets = np.array([1, 1, 0]) if classes else np.array([0, 0, 1e6], np.float32)
     records = Records(np.zeros((3, *task.input_shape), np.float32), targets)
     terms = RunTerms().updated(
-        model="logreg", rounds=1, local_steps=1, after=f"prior share={_SHARE}", evaluation="none"
+        model="logreg",
+        rounds=1,
+        local_steps=1,
+        after={"prior": {"share": _SHARE}},
+        evaluation="none",
     )
     with own_site(terms, task, training, HEAD_EPSILON, _OTHERS, _OTHERS) as site:
         plan, model = site.plan[0], _model("logreg", task)
-        if plan.counts is None:
-            raise RuntimeError("audit: no prior is planned")
         zeros = None if classes else {n: np.zeros_like(array) for n, array in model.items()}
         for release, member in enumerate(members[0]):
-            sealed = measure(site.over(_with(records, member)), plan.counts, zeros)
+            sealed = half_of(Prior).prepare(site.over(_with(records, member)), plan, zeros)()
             scores[0, release] = wire.read_sealed(sealed)[0]
     advance()
     kind = "counts" if classes else "residuals"
@@ -214,16 +217,18 @@ def attack_scores(training: Training, *, advance: _Advance = lambda: None) -> Fi
     scores, task = np.zeros((1, MEASURED)), Task.classification((13,), 2)
     records = Records(np.zeros((3, 13), np.float32), np.array([1, 1, 0]))
     terms = RunTerms().updated(
-        model="logreg", rounds=1, local_steps=1, after=f"scores share={_SHARE}", evaluation="none"
+        model="logreg",
+        rounds=1,
+        local_steps=1,
+        after={"scores": {"share": _SHARE}},
+        evaluation="none",
     )
     with own_site(terms, task, training, HEAD_EPSILON, _OTHERS, _OTHERS) as site:
         plan, model = site.plan[0], _model("logreg", task)
-        if plan.scores is None:
-            raise RuntimeError("audit: no histogram of scores is planned")
         outputs = predict_apart("logreg", task, model, records.features)
         place = count_cells(task, outputs[2:], records.targets[2:].astype(np.int64)).argmax()
         for release, member in enumerate(members[0]):
-            sealed = count_scores(site.over(_with(records, member)), model, plan.scores)
+            sealed = half_of(Scores).prepare(site.over(_with(records, member)), plan, model)()
             scores[0, release] = wire.read_sealed(sealed)[place]
     advance()
     paid = replace(plan, epsilon=_SHARE * plan.epsilon)

@@ -29,8 +29,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from client_app.after_run.end_of_run import tune
 from client_app.after_run.personal_model import assemble
+from client_app.releases.tuning import tune
 from client_app.site.personal_state import load_state, personal_state_path
 from client_app.site.site import Site
 from client_app.training.trainer import Trainer
@@ -38,8 +38,8 @@ from client_app.work import local_work
 from client_app.work.base import LocalWork
 from client_app.work.parted import PartedWork
 from hdpfl_flower import wire
-from hdpfl_flower.after import After
 from hdpfl_flower.config.profile import Profile, Training
+from hdpfl_flower.config.tables_of_terms import tables_of
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError
 from hdpfl_flower.ledger.account import ChargedPlan
@@ -67,11 +67,11 @@ RULES: Mapping[str, Mapping[str, Any]] = {
     "fedper": {"work": "joint"},
     "fedper, body": {"work": "joint stays=body"},
     "fedrep": {"work": "alternate"},
-    "fedbabu": {"work": "frozen", "after": f"tuning steps={TUNING}"},
+    "fedbabu": {"work": "frozen", "after": {"tuning": {"steps": TUNING}}},
     "ppsgd": {"work": "offset"},
     "ppsgd, head": {"work": "offset of=head"},
-    "tuning, head": {"after": f"tuning steps={TUNING}"},
-    "tuning, all": {"after": f"tuning steps={TUNING} part=all"},
+    "tuning, head": {"after": {"tuning": {"steps": TUNING}}},
+    "tuning, all": {"after": {"tuning": {"steps": TUNING, "part": "all"}}},
     **{
         f"dsu, {mask}": {"work": f"alternate mask={mask}"}
         for mask in ("noisy-updates", "charged-top-k", "random", "global-magnitude")
@@ -198,7 +198,7 @@ def attack_rule(
     asked = asked.updated(
         model=f"mlp:{WIDTH}", rounds=ROUNDS, local_steps=STEPS, clip_norm=CLIP_NORM,
         learning_rate=_STEP * WIDTH / CLIP_NORM, evaluation="none",
-        after=After(tuning=asked.after.tuning and asked.after.tuning.updated(steps=TUNING)),
+        after={kind: {**table, "steps": TUNING} for kind, table in tables_of(asked.after).items()},
         **({"work": f"alternate mask=published share={1 / (WIDTH + 2)}"} if published else {}),
     )  # fmt: skip
     members = np.random.default_rng().random((releases, WIDTH)) < 0.5  # seeded by the system
@@ -275,7 +275,7 @@ def _release(site: AuditedSite) -> Scores:
     if terms.work.reads_clean_weights:
         return kept  # the support alone
     plan = site.plan[0]
-    if plan.tuning is not None:
+    if plan.cost_of("tuning") is not None:
         moved += wire.read_sealed(tune(site, plan, assemble(site, shared, terms.rounds)))
     body, head = (moves * way for moves, way in zip(_layers(moved), _ways(site), strict=True))
     scores: Scores = body.sum(0) + head

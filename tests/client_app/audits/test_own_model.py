@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.after_run.score_histogram import noisy_cells
+from client_app.releases.scores import noisy_cells
 from client_app.training.plain_sgd import LocalJob, Network, train_or_stay
 from hdpfl_flower import wire
 from hdpfl_flower.engines.dpsgd import settle

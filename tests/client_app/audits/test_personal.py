@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from client_app.after_run import prior, score_histogram
+from client_app.releases import prior, scores
 from hdpfl_flower.config.profile import Training
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.engines import dpsgd
@@ -87,13 +87,13 @@ def test_a_head_without_noise_is_refuted(monkeypatch: pytest.MonkeyPatch, rule: 
 
 
 def test_tuning_that_is_not_paid_for_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Plan.tuning_round
+    honest = Plan.steps_beside
 
-    def cheap(plan: Plan, clip_norm: float) -> object:
-        made = honest(plan, clip_norm)
+    def cheap(plan: Plan, release: str, clip_norm: float) -> object:
+        made = honest(plan, release, clip_norm)
         return replace(made, noise_std=made.noise_std / 4)
 
-    monkeypatch.setattr(Plan, "tuning_round", cheap)
+    monkeypatch.setattr(Plan, "steps_beside", cheap)
     assert refuted("tuning, head", default_training())
 
 
@@ -137,7 +137,7 @@ def test_priors_need_their_noise(monkeypatch: pytest.MonkeyPatch, task: Task, sc
 
 @pytest.mark.parametrize("scale", [0.5, 1.0])
 def test_half_a_histograms_noise_is_refuted(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
-    monkeypatch.setattr(score_histogram, "add_noise", noise_of(lambda _: scale))
+    monkeypatch.setattr(scores, "add_noise", noise_of(lambda _: scale))
     finding = attack_scores(default_training())
     assert finding.plan.epsilon == 4
     assert finding.violates == (scale < 1)
@@ -212,9 +212,9 @@ def test_terms_without_parts_are_none_of_these() -> None:
 
 
 def test_the_parts_of_a_run_are_audited_on_the_canaries_model() -> None:
-    run = RunTerms().updated(rounds=30, model="cnn", work="joint", after="tuning steps=3")
+    run = RunTerms().updated(rounds=30, model="cnn", work="joint", after={"tuning": {"steps": 3}})
     own = personal_terms(run)
-    assert own == RunTerms().updated(work="joint", after="tuning steps=3")
+    assert own == RunTerms().updated(work="joint", after={"tuning": {"steps": 3}})
 
 
 def test_it_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from hdpfl_flower.privacy.policy import FREE_TERMS
 from tests.client_app.messages import ask, make_site, terms_of
 from tests.hdpfl_flower.privacy.test_policy import other_value
 
-KINDS = (wire.TRAIN, wire.EVALUATE, wire.JOIN, wire.SCORES, wire.FINISH)
+KINDS = (wire.TRAIN, wire.EVALUATE, wire.JOIN, wire.query_of("scores"), wire.FINISH)
 
 
 @pytest.fixture(name="profile")
@@ -99,14 +99,14 @@ def test_an_approved_run_trains_and_the_request_shows_what_was_asked(profile: Pa
         {"model": "mlp:4"},
         {"epsilon-cap": 0.0},
         {"epsilon-cap": 0.6},
-        {"after": ""},
-        {"after": "scores share=0.3"},
+        {"after": {}},
+        {"after": {"scores": {"share": 0.3}}},
     ],
     ids=lambda change: next(iter(change)),
 )
 def test_changed_terms_need_a_new_approval(profile: Path, change: dict[str, object]) -> None:
     approved = {"purpose": "one", "epsilon-cap": 0.5 if "epsilon-cap" in change else 0.0,
-                "after": "scores share=0.2" if "after" in change else ""}  # fmt: skip
+                "after": {"scores": {"share": 0.2}} if "after" in change else {}}  # fmt: skip
     approve(profile, terms_of(**approved))
     changed = terms_of(**{**approved, **change})
     assert code_of(ask(profile, changed)) == wire.PENDING
@@ -121,7 +121,7 @@ def test_an_approval_covers_exactly_each_term(key: str) -> None:
     pairs = []
     for cap in (0.0, 0.5):
         one = terms_of(**{"epsilon-cap": cap, "evaluation": "server"})
-        other = RunTerms.parse({**one.as_config(), key: other_value(key, one.as_config()[key])})
+        other = RunTerms.parse({**one.as_config(), key: other_value(key, one.as_config().get(key))})
         pairs += [(one, other), (other, one)]
         more = other.updated(epsilon_cap=0.5)
         if key != "epsilon-cap":

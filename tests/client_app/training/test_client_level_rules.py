@@ -17,7 +17,6 @@ from client_app.training import client_level
 from client_app.training.client_level import UPDATE, ClientLevelTrainer
 from client_app.training.plain_sgd import LocalJob, Network
 from hdpfl_flower import wire
-from hdpfl_flower.config.feasibility import check_up_front
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.run_task import task_for
@@ -28,6 +27,7 @@ from hdpfl_flower.models.parts import parts_of
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.privacy.plan import make_plan
+from hdpfl_flower.releases.feasibility import check_up_front
 from hdpfl_flower.wire import Instructions
 from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from hdpfl_tools.simulation.sites import simulated_model_path, simulated_state_path
@@ -233,7 +233,7 @@ def test_the_body_is_clipped_as_a_whole(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("noise", ["client", "server"])
 def test_tuning_steps_are_plain_and_stay_at_home(tmp_path: Path, noise: str) -> None:
-    config = config_of(tmp_path, noise=noise, after="tuning steps=5")
+    config = config_of(tmp_path, noise=noise, after={"tuning": {"steps": 5}})
     result = run_in_process(config, 2)
     models = [read_personal_model(simulated_model_path(config, index)) for index in range(2)]
     parts, shared = parts_of(SPEC, TASK), flatten(result.arrays)
@@ -247,7 +247,7 @@ def test_tuning_steps_are_plain_and_stay_at_home(tmp_path: Path, noise: str) -> 
 
 @pytest.mark.parametrize(
     "more", [{"work": "joint mask=noisy-updates"}, {"work": "joint mask=charged-top-k"},
-             {"after": "shrink", "work": "joint"}]
+             {"after": {"shrink": {"scale": 0.05}}, "work": "joint"}]
 )  # fmt: skip
 def test_what_follows_the_noise_of_steps_needs_steps_with_noise(more: dict[str, object]) -> None:
     check_up_front(RunConfig.parse(more).terms)

@@ -18,6 +18,7 @@ from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_flower.privacy.accounting import Gaussians, PureSelections
 from hdpfl_flower.privacy.noisy_max import selection_noise_std
 from hdpfl_flower.privacy.plan import Plan
+from hdpfl_flower.releases.of_run import choices_of
 from tests.client_app.messages import CLIENT_NOISE, make_site, model_in, model_of, send, terms_of
 
 SIZE = 3
@@ -143,9 +144,9 @@ def test_counts_have_the_plans_noise(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(choice, "choose_model", note)
     profile, terms = make_site(tmp_path), choosing()
     ask_to_choose(profile, terms, models=(says_no(terms), says_yes(terms), says_no(terms)))
-    choices = plan_of(profile).choices
+    choices = plan_of(profile).cost_of("choice")
     assert isinstance(choices, Gaussians)
-    assert choices.count == terms.choices
+    assert choices.count == choices_of(terms)
     sick = sum(bool(i % 3) for i in range(61))
     assert seen == [
         ([61 - sick, sick, 61 - sick], selection_noise_std(choices.noise_multiplier, 3))
@@ -163,7 +164,7 @@ def test_gumbel_noise_is_that_of_the_plan(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(choice, "choose_model_by_gumbel", note)
     profile, terms = make_site(tmp_path), choosing(**{"choice": "gumbel times=2 share=0.3"})
     assert wire.read_choice(ask_to_choose(profile, terms).content, 2) == 1
-    choices = plan_of(profile).choices
+    choices = plan_of(profile).cost_of("choice")
     assert isinstance(choices, PureSelections)
     assert seen == [choices.epsilon]
 

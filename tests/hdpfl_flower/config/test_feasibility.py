@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hdpfl_flower.config.feasibility import check_up_front
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import Declined, HDPFLError, TermsError
 from hdpfl_flower.privacy.policy import check_policy
+from hdpfl_flower.releases.feasibility import check_up_front
 from server_app.app import run_or_resume
 from server_app.run.rounds import ready_kernel
 from tests.federation import ScriptedGrid
@@ -94,7 +94,7 @@ def test_mr_mtl_pulls_where_the_terms_leave_it_open_alone() -> None:
     """An explicit 0 became .1 before."""
     for said, meant in (("auto", 0.1), ("0", 0.0), ("0.0", 0.0), ("2", 2.0)):
         rule = ready_kernel(RunConfig.parse({"strategy": "mr-mtl", "work": f"auto pull={said}"}))
-        assert rule.terms.pull == meant
+        assert rule.terms.work.pull_factor == meant
 
 
 @pytest.mark.parametrize(("cap", "meant"), [(0.0, 0.5), (0.2, 0.2), (3.0, 0.5)])

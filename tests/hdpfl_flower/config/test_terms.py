@@ -21,7 +21,12 @@ def test_the_defaults_survive_the_wire() -> None:
     terms = RunTerms()
     assert RunTerms.from_json(terms.to_json()) == terms
     assert RunTerms.parse(terms.as_config()) == terms
-    assert set(terms.as_config()) == set(RunTerms.keys())
+    assert set(terms.as_config()) == set(RunTerms.keys()) - {"after"}
+    terms = RunTerms.parse({"after": {"new-kind": {"share": 0.5, "column": "age"}}})
+    assert terms.as_config()["after.new-kind.column"] == "age"
+    assert RunTerms.from_json(terms.to_json()) == terms == RunTerms.parse(terms.as_config())
+    assert terms.updated(rounds=3).after == terms.after
+    assert terms.updated(after={}) == RunTerms()
 
 
 @pytest.mark.parametrize(
@@ -92,9 +97,9 @@ def test_a_number_is_a_text_where_a_text_is_asked_for(value: float) -> None:
 
 
 def test_an_explicit_zero_is_not_what_is_left_open() -> None:
-    assert (RunTerms().work.pull, RunTerms().pull) == ("auto", 0)
+    assert (RunTerms().work.pull, RunTerms().work.pull_factor) == ("auto", 0)
     terms = RunTerms.parse({"work": "plain pull=0"})
-    assert (terms.work.pull, terms.pull) == (0, 0)
+    assert (terms.work.pull, terms.work.pull_factor) == (0, 0)
     assert RunTerms.from_json(terms.to_json()) == terms
 
 

@@ -199,7 +199,7 @@ DECLINES: dict[str, tuple[str, dict[str, Any], str, int]] = {
         "", {"noise": "server", "strategy": "fedhdp", "delta": 1e-7}, wire.TRAIN, wire.DECLINED,
     ),
     "an offset of its own": ("", {"work": "offset"}, wire.TRAIN, wire.DECLINED),
-    "updates of its own": ("", {"after": "shrink scale=0.5"}, wire.TRAIN, wire.DECLINED),
+    "updates of its own": ("", {"after": {"shrink": {"scale": 0.5}}}, wire.TRAIN, wire.DECLINED),
     "a test": ("", {"evaluation": "sites"}, wire.EVALUATE, wire.FAILED),
     "the end": ("", {}, wire.FINISH, wire.FAILED),
     "a question": ("", {}, wire.JOIN, wire.FAILED),

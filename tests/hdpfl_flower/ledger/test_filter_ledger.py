@@ -21,7 +21,8 @@ from tests.hdpfl_flower.ledger.releases import ask, release, reserve
 
 ORDER, CAP = 8, (3.0, 1e-5)
 ROUNDS = 10
-PLAN = Plan(1.0, 1e-6, 20.0, 20.0, (Steps(0.2, 50),) * ROUNDS, 0.1, 1.0, scores=Gaussians(15.0, 1))
+SENT = ("scores", Gaussians(15.0, 1))
+PLAN = Plan(1.0, 1e-6, 20.0, 20.0, (Steps(0.2, 50),) * ROUNDS, 0.1, 1.0, releases=(SENT,))
 FROZEN = ChargedPlan(PLAN.to_json(), "{}", PLAN.epsilon, PLAN.delta)
 ROUND, SCORES = prices_of(PLAN, ORDER)
 WHOLE = ROUND.each * ROUNDS + SCORES.each

@@ -47,7 +47,7 @@ ASKED = tuple(
         {"work": "plain first-batch=full", "second": "private pull=0.1"},
         {"spend": "late ratio=3", "work": "plain first-batch=full"},
         {"rounds": 5, "participations": 2},
-        {"after": "tuning steps=7, prior share=0.1, scores share=0.1"},
+        {"after": {"tuning": {"steps": 7}, "prior": {"share": 0.1}, "scores": {"share": 0.1}}},
         {"choice": "gaussian times=2 share=0.1", "work": "plain first-batch=full"},
         {"choice": "gumbel times=2 share=0.1"},
         {"noise": "client"},
@@ -68,7 +68,8 @@ def plan_of(number: int) -> tuple[Plan, ChargedPlan]:
 def calls(plan: Plan, asked: RunTerms, kind: str, server_round: int) -> Iterator[Call]:
     """Yield the noise calls of a release, as a site's training makes them."""
     if kind in ("update", "tuning"):
-        this = plan.tuning_round(CLIP) if kind == "tuning" else plan.round(server_round, CLIP)
+        tuning = kind == "tuning"
+        this = plan.steps_beside(kind, CLIP) if tuning else plan.round(server_round, CLIP)
         sensitivity = CLIP * (2 if asked.noise == "client" else 1)
         models = (
             2 if kind == "update" and str(asked.as_config()["second"]).startswith("private") else 1
@@ -76,7 +77,7 @@ def calls(plan: Plan, asked: RunTerms, kind: str, server_round: int) -> Iterator
         noise = this.noise_std / sensitivity
         yield from [(this.steps.sampling_prob, noise, this.steps.count)] * models
         return
-    release = {"choice": plan.choices, "counts": plan.counts, "scores": plan.scores}[kind]
+    release = plan.cost_of(kind)
     if isinstance(release, PureSelections):
         yield 0.0, release.epsilon, 1
     elif isinstance(release, Gaussians):
@@ -167,8 +168,7 @@ class History:
         digest = self.dice.choice(("same", "same", "other"))
         ledger, most = self.dice.choice(self.ledgers), 0
         if self.composition == "sum":  # as the app asks: this ledger has no prices
-            once = {"update": plan.rounds, "choice": plan.choices.count if plan.choices else 0}
-            most = once[kind] if kind in once else int(getattr(plan, kind) is not None)
+            most = plan.paid(kind)
             if not most or not plan.covers(server_round):
                 return
         try:
@@ -289,7 +289,7 @@ def test_each_release_has_the_price_of_its_noise_calls(number: int, order: int) 
     for kind in KINDS:
         for server_round in range(1, plan.rounds + 1):
             price = prices.get((kind, server_round)) or prices.get((kind, 0))
-            there = kind == "update" or getattr(plan, {"choice": "choices"}.get(kind, kind))
+            there = kind == "update" or plan.paid(kind)
             assert bool(price) == bool(there)
             if price:
                 made = [*calls(plan, ASKED[number], kind, server_round)]

@@ -91,7 +91,7 @@ def test_a_pure_choice_costs_that_of_randomized_response(epsilon: float, order: 
 
 def test_every_mechanism_of_a_plan_has_its_price_and_no_more() -> None:
     asked = terms(
-        after="tuning steps=7, prior share=0.1, scores share=0.1",
+        after={"tuning": {"steps": 7}, "prior": {"share": 0.1}, "scores": {"share": 0.1}},
         choice="gaussian times=2 share=0.1",
         work="plain first-batch=full",
     )
@@ -110,9 +110,19 @@ def test_every_mechanism_of_a_plan_has_its_price_and_no_more() -> None:
 def test_choices_of_gumbel_noise_and_two_models_a_round_are_priced() -> None:
     z, steps = 3.0, (Steps(0.1, 10),) * 4
     one = Plan(1.0, 1e-5, z, 20.0, steps, 0.1, 1.0)
-    two = Plan(1.0, 1e-5, z, 20.0, steps, 0.1, 1.0, models=2, choices=PureSelections(0.2, 3))
+    two = Plan(
+        1.0,
+        1e-5,
+        z,
+        20.0,
+        steps,
+        0.1,
+        1.0,
+        models=2,
+        releases=(("choice", PureSelections(0.2, 3)),),
+    )
     assert price_of(two, 6) == pytest.approx(2 * price_of(one, 6) + 3 * of_pure(0.2, 6))
-    gaussian = Plan(1.0, 1e-5, z, 20.0, steps, 0.1, 1.0, choices=Gaussians(5.0, 3))
+    gaussian = Plan(1.0, 1e-5, z, 20.0, steps, 0.1, 1.0, releases=(("choice", Gaussians(5.0, 3)),))
     assert price_of(gaussian, 6) == pytest.approx(price_of(one, 6) + 3 * 6 / (2 * 25))
 
 

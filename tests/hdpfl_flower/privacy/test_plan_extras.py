@@ -23,7 +23,7 @@ def check_cost(plan: Plan, doubled: int = 1, choices: int = 0, tuned: Sequence[S
     """Fail where what the round plans do, written out by hand, costs more than was charged."""
     done = [plan.round(r, 1.0).steps for r in range(1, plan.rounds + 1)] * doubled
     done += tuned
-    beside = [plan.choices] if plan.choices else []
+    beside = [plan.cost_of("choice")] if plan.cost_of("choice") else []
     assert sum(one.count for one in beside) == choices
     event = event_of(done, plan.noise_multiplier, beside)
     assert epsilon_of(event, DELTA, interval_for(SECRET, 10)) <= 1.002 * plan.epsilon
@@ -34,7 +34,7 @@ def test_choices_are_charged_beside_the_steps() -> None:
     plan, without = make_plan(profile(), terms(**CHOOSING)), make_plan(profile(), terms())
     check_cost(plan, choices=2)
     assert plan.noise_multiplier > without.noise_multiplier
-    assert without.choices is None
+    assert without.cost_of("choice") is None
     same = make_plan(profile(), terms(choice="none"))
     assert same == without
 
@@ -43,7 +43,7 @@ def test_gumbel_choices_are_charged_as_well() -> None:
     plan = make_plan(profile(), terms(choice="gumbel times=2 share=0.3"))
     check_cost(plan, choices=2)
     assert Plan.from_json(plan.to_json()) == plan
-    assert plan.choices != make_plan(profile(), terms(**CHOOSING)).choices
+    assert plan.cost_of("choice") != make_plan(profile(), terms(**CHOOSING)).cost_of("choice")
 
 
 @pytest.mark.parametrize("field", ["counts", "scores"])
@@ -51,8 +51,8 @@ def test_counts_are_charged_beside_the_steps(field: str) -> None:
     without = make_plan(profile(), terms())
     kind = {"counts": "prior", "scores": "scores"}[field]
     for share, most in ((0.1, 1.06), (0.5, 1.5)):
-        plan = make_plan(profile(), terms(after=f"{kind} share={share}"))
-        counts = getattr(plan, field)
+        plan = make_plan(profile(), terms(after={kind: {"share": share}}))
+        counts = plan.cost_of(field)
         assert counts is not None
         alone = epsilon_of(event_of([], 1.0, [counts]), DELTA, interval_for(SECRET, 1))
         assert alone == pytest.approx(share * plan.epsilon, rel=0.01)
@@ -63,17 +63,17 @@ def test_counts_are_charged_beside_the_steps(field: str) -> None:
         assert 0.98 * plan.epsilon < cost_of(plan) <= plan.epsilon == SECRET
         assert 1 < plan.noise_multiplier / without.noise_multiplier <= most
         assert Plan.from_json(plan.to_json()) == plan
-    assert getattr(without, field) is None
+    assert without.cost_of(field) is None
 
 
 def test_both_kinds_of_counts_are_charged_together() -> None:
-    plan = make_plan(profile(), terms(after="prior share=0.3, scores share=0.3"))
-    assert plan.beside == (plan.counts, plan.scores)
-    for alone in ({"after": "prior share=0.3"}, {"after": "scores share=0.3"}):
+    plan = make_plan(profile(), terms(after={"prior": {"share": 0.3}, "scores": {"share": 0.3}}))
+    assert plan.beside == (plan.cost_of("counts"), plan.cost_of("scores"))
+    for alone in ({"after": {"prior": {"share": 0.3}}}, {"after": {"scores": {"share": 0.3}}}):
         assert plan.noise_multiplier > make_plan(profile(), terms(**alone)).noise_multiplier
-    assert plan.counts is not None
+    assert plan.cost_of("counts") is not None
     steps = [plan.round(r, 1.0).steps for r in range(1, plan.rounds + 1)]
-    event = event_of(steps, plan.noise_multiplier, [plan.counts, plan.counts])
+    event = event_of(steps, plan.noise_multiplier, [plan.cost_of("counts"), plan.cost_of("counts")])
     assert epsilon_of(event, DELTA, interval_for(SECRET, 10)) <= 1.002 * plan.epsilon
 
 
@@ -101,7 +101,13 @@ def test_all_of_it_together() -> None:
 
 @pytest.mark.parametrize(
     "extra",
-    [CHOOSING, PERSONAL, FULL, {"after": "prior"}, {"after": "scores"}],
+    [
+        CHOOSING,
+        PERSONAL,
+        FULL,
+        {"after": {"prior": {"share": 0.25}}},
+        {"after": {"scores": {"share": 0.5}}},
+    ],
     ids=["choices", "personal", "full", "prior", "scores"],
 )
 @pytest.mark.parametrize(
@@ -125,4 +131,4 @@ def test_without_privacy_there_is_no_noise_anywhere() -> None:
     plan = make_plan(profile(budget=open_, run=open_), terms(**CHOOSING, **FULL))
     assert plan.noise_multiplier == 0
 
-    assert plan.choices == Gaussians(0.0, 2)
+    assert plan.cost_of("choice") == Gaussians(0.0, 2)

@@ -18,13 +18,13 @@ def check(plan_steps: list[Steps], noise_multiplier: float) -> None:
 
 
 def test_tuning_is_charged_with_the_rounds() -> None:
-    plan = make_plan(profile(), terms(after="tuning steps=6"))
+    plan = make_plan(profile(), terms(after={"tuning": {"steps": 6}}))
     without = make_plan(profile(), terms())
     check([Steps(Q, 4)] * 3 + [Steps(Q, 6)], plan.noise_multiplier)
     assert plan.noise_multiplier == calibrate([Steps(Q, 4)] * 3 + [Steps(Q, 6)], SECRET, DELTA)
     assert plan.noise_multiplier > 1.1 * without.noise_multiplier
     assert cost_of(plan) <= SECRET
-    tuning, round_plan = plan.tuning_round(0.7), plan.round(3, 0.7)
+    tuning, round_plan = plan.steps_beside("tuning", 0.7), plan.round(3, 0.7)
     assert (tuning.noise_std, tuning.divisor) == (round_plan.noise_std, round_plan.divisor)
     assert tuning.steps == Steps(Q, 6)
 
@@ -49,7 +49,7 @@ def test_the_step_of_a_charged_mask_is_charged() -> None:
         {"work": "joint mask=noisy-updates"},
         {"work": "joint mask=random"},
         {"work": "joint mask=global-magnitude"},
-        {"after": "shrink"},
+        {"after": {"shrink": {"scale": 0.05}}},
     ],
     ids=str,
 )

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import hdpfl_flower.privacy.plan as module
+import hdpfl_flower.releases.base as releases
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError, Declined
 from hdpfl_flower.privacy.accounting import Gaussians, PureSelections, Steps, event_of
@@ -85,7 +86,7 @@ def test_an_event_holds_all_models_and_all_choices() -> None:
     assert made.schedule == (ONE, OTHER, ONE, OTHER)
     assert made.event() == event_of([ONE, ONE, OTHER, OTHER], 3.0)
     for choices in (Gaussians(9.0, 2), PureSelections(0.1, 2)):
-        chosen = plan(ONE, OTHER, choices=choices)
+        chosen = plan(ONE, OTHER, releases=(("choice", choices),))
         assert chosen.event() == event_of([ONE, OTHER], 3.0, [choices])
         assert Plan.from_json(chosen.to_json()) == chosen
 
@@ -122,7 +123,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
         made.append(at)
         return 5.0
 
-    monkeypatch.setattr(module, "calibrate", calibrate)
+    for each in (module, releases):
+        monkeypatch.setattr(each, "calibrate", calibrate)
     return made
 
 
@@ -172,20 +174,25 @@ def test_a_personal_model_with_noise_doubles_the_steps(
 
 def test_tuning_counts_and_masks_are_paid_for(asked: list[tuple[object, ...]]) -> None:
     """The counts alone cost their share of ε; then all steps are calibrated beside them."""
-    run = terms(work="joint mask=charged-top-k", after="tuning steps=7, prior share=0.1")
+    run = terms(
+        work="joint mask=charged-top-k", after={"tuning": {"steps": 7}, "prior": {"share": 0.1}}
+    )
     made = make_plan(profile(), run)
     rounds, tuning, counts = (Steps(0.25, 5),) * 3, Steps(0.25, 7), Gaussians(5.0, 1)
-    assert (made.steps, made.tuning, made.counts) == (rounds, tuning, counts)
+    assert (made.steps, made.cost_of("tuning"), made.cost_of("counts")) == (rounds, tuning, counts)
     assert made.schedule == (*rounds, tuning) and made.beside == (counts,)
     assert made.event() == event_of([*rounds, tuning], 5.0, [counts])
     alone, whole = asked
     assert alone == ([Steps(1.0, 1)], 0.1 * SECRET, 1e-5)
     assert whole == ((*rounds, tuning), SECRET, 1e-5, [counts])
     assert planned_steps(profile(), run) == 22
-    assert made.tuning_round(0.5).steps == tuning and made.tuning_round(0.5).noise_std == 2.5
+    assert (
+        made.steps_beside("tuning", 0.5).steps == tuning
+        and made.steps_beside("tuning", 0.5).noise_std == 2.5
+    )
     assert Plan.from_json(made.to_json()) == made
-    with pytest.raises(AccountingError, match="after the last round"):
-        plan(ONE).tuning_round(0.5)
+    with pytest.raises(AccountingError, match="beside the rounds"):
+        plan(ONE).steps_beside("tuning", 0.5)
 
 
 @pytest.mark.parametrize("noise", ["server", "client"])

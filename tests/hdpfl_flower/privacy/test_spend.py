@@ -61,8 +61,8 @@ def test_the_ledger_keeps_the_factors() -> None:
 
 
 def test_tuning_has_the_noise_of_the_last_rounds() -> None:
-    plan = late(after="tuning steps=5")
-    assert plan.tuning_round(1.0).noise_std == plan.round(8, 1.0).noise_std
+    plan = late(after={"tuning": {"steps": 5}})
+    assert plan.steps_beside("tuning", 1.0).noise_std == plan.round(8, 1.0).noise_std
     assert cost_of(plan) <= SECRET
 
 

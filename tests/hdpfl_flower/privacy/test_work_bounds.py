@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import hdpfl_flower.privacy.plan as module
+import hdpfl_flower.releases.base as releases
 from hdpfl_flower.config.profile import Policy
 from hdpfl_flower.errors import Declined, ModelError
 from hdpfl_flower.privacy.plan import make_plan, planned_steps
@@ -44,8 +45,9 @@ def test_step_counts_are_bounded(change: dict[str, Any], monkeypatch: pytest.Mon
     def asked(*_: object, **__: object) -> None:
         raise AssertionError("the accountant was asked")
 
-    for name in ("calibrate", "affordable_rounds", "charge_for", "_choices", "_once"):
+    for name in ("calibrate", "affordable_rounds", "charge_for", "_choices"):
         monkeypatch.setattr(module, name, asked)
+    monkeypatch.setattr(releases, "calibrate", asked)
     simulation = {"simulation": {"seed": 1}} if "calibration" in change else {}
     formula = asked if simulation else None
     site, run = profile(policy=MANY, **simulation), terms(**change)

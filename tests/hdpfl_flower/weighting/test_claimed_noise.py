@@ -67,8 +67,8 @@ def bound(terms: RunTerms, server_round: int = 1, epsilon: float = EPSILON) -> f
         {"local-steps": 3},
         {"local-epochs": 2},
         {"epsilon-cap": 0.5},
-        {"after": "tuning steps=5, prior share=0.1"},
-        {"after": "scores share=0.1"},
+        {"after": {"tuning": {"steps": 5}, "prior": {"share": 0.1}}},
+        {"after": {"scores": {"share": 0.1}}},
         {"second": "private pull=0.1"},
         {"work": "plain first-batch=full"},
         {"noise": "client"},
@@ -132,7 +132,7 @@ def test_what_a_pull_leaves_of_the_noise() -> None:
         make_engine("linear", "logreg", task), start, records_of(task, 3),
         plan_of(q=1e-9, steps=6, noise_std=noise_std, divisor=float(BATCH)),
         terms.learning_rate, ReleaseStreams.simulated(5, "site", 1, "update"), 100,
-        pull=(terms.pull, start),
+        pull=(terms.work.pull_factor, start),
     )  # fmt: skip
     # The standard deviation of d normals deviates by 1/√2d: 5 of those are one in 3 million.
     doubt = 5 / math.sqrt(2 * len(update))

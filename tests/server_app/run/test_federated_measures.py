@@ -21,6 +21,7 @@ from hdpfl_flower.measures.score_cells import BINS, CELLS, count_cells
 from hdpfl_flower.models.evaluation import predict
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.monitoring.journal import read_journal
+from hdpfl_flower.releases.scores import Scores
 from hdpfl_tools.coordinator.commands.compare import _write_csv
 from hdpfl_tools.coordinator.reports.comparison_tables import tables
 from hdpfl_tools.coordinator.reports.run_page import make_report
@@ -29,10 +30,10 @@ from hdpfl_tools.simulation.drawn_records import simulated_records
 from hdpfl_tools.simulation.in_process.comparison import Comparison
 from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from hdpfl_tools.site.ledger_checks.invariants import check_entries
-from server_app.run.federated_measures import FEDERATED, facts_of
+from server_app.run.federated_measures import FEDERATED
 from server_app.run.final_measures import EVENT
 from server_app.run.rounds import ready_kernel
-from strategies.core.checks import read_scores
+from strategies.core.checks import read_payload
 from tests.server_app.run.test_round_evaluation import terms_of
 
 HEART = Path(__file__).parents[3] / "deploy" / "demo"
@@ -44,7 +45,7 @@ def config_of(folder: Path, **more: Any) -> RunConfig:
     return RunConfig.parse({
         "dataset": "heart", "data-dir": str(HEART), "partition": "natural", "rounds": 6,
         "strategy": "fedavg", "epsilons": "12", "runs-dir": str(folder), "run-id": "r",
-        "after": "scores share=0.5", **more,
+        "after": {"scores": {"share": 0.5}}, **more,
     })  # fmt: skip
 
 
@@ -65,7 +66,8 @@ def test_a_noisy_auroc_holds_the_true_one_and_is_shown_beside_it(tmp_path: Path)
     folder = tmp_path / "r"
     (event,) = [e for e in read_journal(folder / "journal.jsonl") if e["event"] == FEDERATED]
     saved = json.loads((folder / "result.json").read_text())
-    assert {key: event[key] for key in saved[FEDERATED]} == saved[FEDERATED] == result.federated
+    assert {key: event[key] for key in saved[FEDERATED]} == saved[FEDERATED]
+    assert result.federated == {FEDERATED: saved[FEDERATED]}
     scores, targets = held_out(config, result.arrays)
     exact, found = roc_auc_score(targets, scores), event["measures"]["auroc"]
     assert found["low"] < exact < found["high"]
@@ -97,11 +99,13 @@ def test_without_noise_it_is_exact_and_every_site_released_it_once(tmp_path: Pat
     result = run_in_process(config, SITES)
     scores, targets = held_out(config, result.arrays)
     cells = count_cells(BINARY, scores[:, None], targets)
-    assert result.federated == facts_of(cells[None], {}) | {"sites": SITES}
-    assert result.federated["noise"] == 0
-    assert result.federated["records"] == len(targets)
+    federated = result.federated[FEDERATED]
+    whole = Scores(share=0.5).read(cells[None], {}, config.terms, BINARY)
+    assert federated == whole | {"sites": SITES}
+    assert federated["noise"] == 0
+    assert federated["records"] == len(targets)
     exact = roc_auc_score(targets, scores)
-    assert result.federated["measures"]["auroc"]["value"] == pytest.approx(exact, abs=0.01)
+    assert federated["measures"]["auroc"]["value"] == pytest.approx(exact, abs=0.01)
     for site in range(SITES):
         path = tmp_path / "r" / "sites" / str(site) / "ledger.sqlite"
         releases = Ledger(path, durable=False).account().releases
@@ -113,10 +117,10 @@ def test_without_noise_it_is_exact_and_every_site_released_it_once(tmp_path: Pat
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"dataset": "digits"}, "'after' = 'scores' is for tasks of two classes, and this one"),
+        ({"dataset": "digits"}, "'after.scores' is for tasks of two classes, and this one"),
         ({"strategy": "fedrep", "model": "mlp:4"}, "'work' = 'alternate' keeps a part of it"),
-        ({"noise": "client"}, "'after' = 'scores' does not go with 'noise'"),
-        ({"participations": 2}, "'after' = 'scores' does not go with 'participations'"),
+        ({"noise": "client"}, "'after.scores' does not go with 'noise'"),
+        ({"participations": 2}, "'after.scores' does not go with 'participations'"),
     ],
     ids=["digits", "fedrep", "client", "participations"],
 )
@@ -141,14 +145,14 @@ class _Reply:
 def test_a_histogram_that_cannot_be_one_is_rejected(cells: np.ndarray) -> None:
     from hdpfl_flower import wire
 
-    good = wire.write_scores(wire.encode_update(np.ones(CELLS, np.float32)))
-    np.testing.assert_array_equal(read_scores(_Reply(good)), np.ones(CELLS))  # type: ignore[arg-type]
-    bad = wire.write_scores(wire.encode_update(cells.astype(np.float32)))
+    good = wire.write_payload("scores", wire.encode_update(np.ones(CELLS, np.float32)))
+    np.testing.assert_array_equal(read_payload(_Reply(good), "scores", CELLS), np.ones(CELLS))  # type: ignore[arg-type]
+    bad = wire.write_payload("scores", wire.encode_update(cells.astype(np.float32)))
     with pytest.raises(wire.WireError):
-        read_scores(_Reply(bad))  # type: ignore[arg-type]
+        read_payload(_Reply(bad), "scores", CELLS)  # type: ignore[arg-type]
     good["more"] = good["scores"]
     with pytest.raises(wire.WireError, match="unexpected keys"):
-        read_scores(_Reply(good))  # type: ignore[arg-type]
+        read_payload(_Reply(good), "scores", CELLS)  # type: ignore[arg-type]
 
 
 # --- the measures of a run's final model: in the journal, in result.json, in the report, compared

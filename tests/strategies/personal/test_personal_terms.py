@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hdpfl_flower.after import After, Tuning
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import Declined, HDPFLError, ModelError
 from hdpfl_flower.monitoring.journal import read_journal
@@ -22,18 +21,18 @@ from server_app.run.rounds import ready_kernel
 from strategies.core.privacy_statement import describe
 from tests.hdpfl_flower.ledger.plans import profile
 
-HEAD = After(tuning=Tuning(part="head"))
+HEAD = {"after.tuning.part": "head", "after.tuning.steps": "round"}
 MODEL: dict[str, Any] = {"model": "mlp:8", "local-steps": 5}
 SETS: dict[str, dict[str, Any]] = {
     "fedper": {"work": Joint()},
     "fedrep": {"work": Alternate()},
     "ppsgd": {"work": Offset()},
-    "fedbabu": {"work": Frozen(), "tuning_steps": 5, "after": HEAD},
-    "dp-fedavg-fb": {"work": Plain(), "tuning_steps": 5, "after": HEAD},
-    "pmtl": {"work": Plain(pull=0.1), "after": After(tuning=Tuning(part="all"))},
+    "fedbabu": {"work": Frozen(), **HEAD},
+    "dp-fedavg-fb": {"work": Plain(), **HEAD},
+    "pmtl": {"work": Plain(pull=0.1), "after.tuning.part": "all"},
     "dsu": {"work": Alternate(mask="noisy-updates")},
     "dsu-published": {"work": Alternate(mask="published")},
-    "fedavg": {"work": Plain(), "tuning_steps": 0, "after": After()},
+    "fedavg": {"work": Plain(), "after.tuning.steps": None},
 }
 
 
@@ -45,7 +44,8 @@ def terms_of(**config: Any) -> Any:
 def test_a_strategy_sets_what_the_terms_leave_open(name: str) -> None:
     for strategy in (name, f"{name}+pfa") if name != "pmtl" else (name,):
         terms = terms_of(strategy=strategy)
-        assert {key: getattr(terms, key) for key in SETS[name]} == SETS[name]
+        values = {**terms.as_config(), "work": terms.work}
+        assert {key: values.get(key) for key in SETS[name]} == SETS[name]
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,19 @@ def test_a_strategy_sets_what_the_terms_leave_open(name: str) -> None:
          "'work' is 'joint', and 'fedrep' works 'alternate': leave it out"),
         ({"strategy": "fedper", "work": "offset"}, "'fedper' works 'joint'"),
         ({"strategy": "ppsgd", "work": "frozen"}, "'ppsgd' works 'offset'"),
-        ({"after": "tuning share=0.5"}, "is of kind 'tuning': 'share' is not a known key"),
-        ({"after": "prior share=1"}, "'share' must be less than 1"),
-        ({"after": "prior, scores,"}, "names no kind of work after the run"),
-        ({"after": "prior, prior"}, "names 'prior' twice"),
-        ({"after": "shrink scale=0"}, "'scale' must be greater than 0"),
+        ({"after.tuning.share": 0.5}, "'after.tuning.share' is not a known key"),
+        ({"after": {"prior": {"share": 1}}}, "'after.prior.share' must be less than 1"),
+        ({"after.pior.share": 0.5},
+         "'after.pior' is of a kind that this version does not know; did you mean 'after.prior'?"),
+        ({"after": "prior share=0.5"}, "'after' must be tables, written [name.kind]"),
+        ({"after": {"prior": 0.5}}, "'after' must be tables of settings, written [name.kind]"),
+        ({"after": {"prior": {"share": {}}}}, "'prior.share' must be a finite number"),
+        ({"after": {"prior": {"share": 0.5}}, "after.prior.share": 0.5}, "'prior.share' twice"),
+        ({"after.shrink.scale": -1}, "'after.shrink.scale' must be greater than or equal to 0"),
+        ({"after.tuning.part": "all"}, "'after.tuning' is set without 'steps'"),
         ({"work": "alternate own-step=2"}, "did you mean 'own-steps'?"),
         ({"work": "joint stays=head stays=body"}, "has a setting twice"),
-        ({"work": "offset", "after": "shrink"}, "carries on already: leave one of them out"),
+        ({"work": "offset", "after.shrink.scale": 0.05}, "carries on already: leave one"),
         ({"work": "offset mask=random"}, "'mask' is not a known key"),
         ({"strategy": "ppsgd", "work": "auto mask=random"},
          "'work' of 'ppsgd' is of kind 'offset': 'mask' is not a known key"),
@@ -71,8 +76,8 @@ def test_a_strategy_sets_what_the_terms_leave_open(name: str) -> None:
         ({"strategy": "fedper", "noise": "client", "dataset": "site", "schema": "heart"},
          "for simulated sites alone"),
         ({"strategy": "ditto", "work": "joint"}, "'second' is a model beside the whole"),
-        ({"strategy": "ditto", "after": "tuning steps=4"}, "'second' is a model beside the whole"),
-        ({"strategy": "fedavg+r-dpcfl", "after": "shrink"}, "needs one model"),
+        ({"strategy": "ditto", "after.tuning.steps": 4}, "'second' is a model beside the whole"),
+        ({"strategy": "fedavg+r-dpcfl", "after.shrink.scale": 0.05}, "needs one model"),
         ({"strategy": "dsu-published", "dataset": "site", "schema": "heart"},
          "runs on simulated sites alone"),
         ({"strategy": "fedavg", "work": "joint mask=published", "dataset": "site",
@@ -110,8 +115,9 @@ def test_sites_decline_the_same(terms: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("terms", "named"),
-    [({"after": "prior"}, "'prior'"), ({"after": "tuning"}, "'tuning'"),
-     ({"after": "scores"}, "'scores'"), ({"choice": "gaussian"}, "'choice'")],
+    [({"after.prior.share": 0.25}, "'after.prior'"),
+     ({"after.tuning.steps": "round"}, "'after.tuning'"),
+     ({"after.scores.share": 0.5}, "'after.scores'"), ({"choice": "gaussian"}, "'choice'")],
 )  # fmt: skip
 def test_a_profile_can_forbid_releases_beside_the_rounds(terms: dict[str, Any], named: str) -> None:
     asked = RunConfig.parse(terms).terms

@@ -156,7 +156,7 @@ def test_what_a_found_rate_does_not_go_with_is_refused(keys: dict[str, Any], wor
         ({"strategy": "ifca", "choice": "gaussian times=1", "ifca.clusters": 2}, 0.1),
         ({"strategy": "ditto"}, 0.1),
         ({"strategy": "fedper", "model": "mlp:4"}, 0.1),
-        ({"after": "shrink"}, 0.1),
+        ({"after": {"shrink": {"scale": 0.05}}}, 0.1),
         ({"guard": "content"}, 0.1),
         ({"work": "plain pull=5"}, 0.1),
     ],

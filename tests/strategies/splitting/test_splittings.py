@@ -84,7 +84,7 @@ class ProxGrid(ScriptedGrid):
                 asked = wire.read_instructions(message.content)
                 model = flatten(wire.read_own(asked.model)).copy()
                 self.sent[kind, name, asked.server_round] = model
-                self.pulls[asked.server_round] = asked.terms.pull
+                self.pulls[asked.server_round] = asked.terms.work.pull_factor
         return super().send_and_receive(messages, timeout=timeout)
 
 

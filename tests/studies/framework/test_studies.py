@@ -47,7 +47,7 @@ OTHER: dict[str, Any] = {
     "public_split": "kmeans", "epsilons": "dist1", "batch_sizes": "8", "strategy": "fedavg",
     "delta": 1e-3, "fraction": 0.5, "choice": "gumbel",
     "work": "joint mask=random",
-    "after": "prior share=0.1", "spend": "late", "backbone": "own width=3",
+    "after": {"prior": {"share": 0.1}}, "spend": "late", "backbone": "own width=3",
     "start": "sha256:" + "0" * 64,
     "class_weights": "2,1",
     "server_learning_rate": 2.0,

@@ -13,7 +13,6 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save
 
 import client_app
-from client_app.after_run.end_of_run import keep_personal_model
 from client_app.after_run.final_model import (
     FinalModel,
     load_final_model,
@@ -24,6 +23,7 @@ from client_app.after_run.personal_model import (
     personal_model_file,
     read_personal_model,
     save_personal_model,
+    untuned_model,
 )
 from client_app.site.site import Site
 from client_app.training.ditto import kept_personal_path
@@ -127,7 +127,8 @@ def test_a_ditto_model_without_noise_is_never_called_private(
     final, task = checked_final_model(site.profile)
     found = {each.name: each.kind for each in candidates(site.profile, final, task)}
     assert found["personal model (Ditto)"] == kind
-    keep_personal_model(Site(site.profile, site.terms), final.arrays, None, None)
+    untuned = untuned_model(Site(site.profile, site.terms), final.arrays)
+    save_personal_model(personal_model_file(site.profile.state.path, "run-1"), untuned)
     own = read_personal_model(personal_model_file(site.profile.state.path, "run-1"))
     assert own is not None
     assert own.kind == kind

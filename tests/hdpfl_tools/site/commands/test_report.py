@@ -78,15 +78,15 @@ def test_words_for_probabilities_are_rounded_up(rounded: object, expected: objec
 
 
 def test_the_page_holds_every_row_and_claim_of_the_facts(opened) -> None:
-    opened.write_terms(after="prior share=0.1, tuning steps=3")
+    opened.write_terms(after={"prior": {"share": 0.1}, "tuning": {"steps": 3}})
     opened.charge("run-1", rounds=2)
     opened.charge("run-1", rounds=1, kind="counts")
     opened.charge("run-1", rounds=1, kind="metrics")
     Ledger(opened.ledger_path).close_run("run-1", tuned=True)
     report, text, short = facts(opened), opened.whole_report(), terminal(opened)
     (run,) = report["runs"]
-    assert (report["closed-runs"], run["plan"]["tuning-steps"]) == (["run-1"], 3)
-    assert run["plan"]["counts-noise"] > 0
+    assert (report["closed-runs"], run["plan"]["releases"]["tuning"]["steps"]) == (["run-1"], 3)
+    assert run["plan"]["releases"]["counts"]["noise"] > 0
     for row in report["releases"]:
         cells = ("run-1", row["round"], row["kind"], row["status"], row["at"][:19], row["payload"])
         assert " ".join(map(str, cells)) in text

@@ -16,7 +16,7 @@ KEYS = {
     "": "ledger cap spent left notes runs updates metrics-released exact-answers "
     "clipped-updates-opted-out clipped-updates-released releases sums trusted-server no-privacy "
     "simulation disclosed reply-after promise assumptions not-covered stays closed-runs "
-    "scores-released tuned-runs composition order full site made exact-releases decisions "
+    "released tuned-runs composition order full site made exact-releases decisions "
     "declared-records withdrawn",
     "ledger": "path entries digest from to anchor cap-raised-on",
     "promise": "unit relation adversary private-epsilon row",
@@ -26,8 +26,7 @@ KEYS = {
     "trusted-server": "runs epsilon",
     "releases": "run-id round kind status at payload",
     "assumptions": "name claim how status failures",
-    "plan": "models choices tuning-steps counts-noise scores-noise schedule noise-multiplier "
-    "sensitivity divisor epsilon-pld epsilon-rdp",
+    "plan": "models releases schedule noise-multiplier sensitivity divisor epsilon-pld epsilon-rdp",
     "schedule": "rounds steps sampling-prob noise-factor",
 }
 """Keys that a program may rely on: a renamed one breaks archives."""

@@ -9,19 +9,23 @@ there the site's mean residual under the final model is released in their place,
 
 from __future__ import annotations
 
-import hashlib
-import json
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from client_app.after_run.personal_model import PersonalModel
+from client_app.releases.base import SiteHalf, Work
+from client_app.site.site import Site
 from hdpfl_flower import wire
-from hdpfl_flower.after import Prior
 from hdpfl_flower.models.evaluation import predict_apart
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
+from hdpfl_flower.privacy.plan import Plan
+from hdpfl_flower.releases.prior import Prior
 
 Vector = npt.NDArray[np.float32]
 FLOOR = 0.1
@@ -34,11 +38,6 @@ BOUND = 0.25
 """Bound on a residual, in units of the scaled target, whose range is 1."""
 _GRID = 2.0**20
 _TINY = 1e-12
-
-
-def prior_digest(run_id: str) -> str:
-    """Return the digest in place of a request: counts depend on the run."""
-    return hashlib.sha256(json.dumps(["counts", run_id]).encode()).hexdigest()
 
 
 def count_labels(
@@ -135,3 +134,37 @@ def log_prior(task: Task, counts: Vector, noise_multiplier: float) -> Vector:
     if task.loss == "logistic":
         return np.array([logs[1] - logs[0]], np.float32)
     return np.asarray(logs - logs.mean(), np.float32)
+
+
+class PriorHalf(SiteHalf):
+    """Counts of labels at the start, or sum of residuals under the final model."""
+
+    def prepare(self, site: Site, plan: Plan, arrays: Arrays | None) -> Work:
+        """Return the count, or with ``arrays`` the sum."""
+        noise, records = noise_of(plan), site.training_records()
+        return partial(self._measure, site, records, noise, arrays)
+
+    def _measure(self, site: Site, records: Records, z: float, arrays: Arrays | None) -> bytes:
+        stream = site.streams(1, Prior.release).noise
+        if arrays is None:
+            return count_labels(site.task, records, z, stream)
+        device = site.profile.training.device
+        return sum_residuals(site.terms.model, site.task, arrays, records, z, stream, device)
+
+    def applied(
+        self, site: Site, plan: Plan, model: PersonalModel, payload: bytes
+    ) -> PersonalModel:
+        """Return the model with the prior's offset on its outputs."""
+        release, z = wire.read_sealed(payload), noise_of(plan)
+        if site.task.classes:
+            return replace(model, added=log_prior(site.task, release, z))
+        declared = site.profile.training.declared_records
+        return replace(model, added=mean_offset(release, z, declared))
+
+
+def noise_of(plan: Plan) -> float:
+    """Return z_h of the plan's counts; raises ``AccountingError`` without them."""
+    return plan.gaussian(Prior.release).noise_multiplier
+
+
+HALF = PriorHalf()

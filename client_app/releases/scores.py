@@ -8,45 +8,22 @@ sites are in ``hdpfl_flower/measures/from_cells.py``.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 
+from client_app.releases.base import SiteHalf, Work
 from client_app.site.site import Site
 from hdpfl_flower import wire
+from hdpfl_flower.errors import DataError
 from hdpfl_flower.measures.score_cells import CELLS, check_binary, count_cells
 from hdpfl_flower.models.evaluation import predict_apart
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.models.task import Records, Task
-from hdpfl_flower.privacy.accounting import Gaussians
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
-from hdpfl_flower.privacy.policy import SCORES
-
-
-def count_scores(site: Site, arrays: Arrays, noise: Gaussians) -> bytes:
-    """Return the noisy histogram of a model, encoded.
-
-    A site that holds out no records sends noise alone, of the same shape: whether it has any is
-    not to be seen.
-
-    Args:
-        site: owner of the counted records.
-        arrays: of the model.
-        noise: of the plan.
-
-    Raises:
-        DataError: the run is not of two classes.
-    """
-    records = site.test_records()
-    stream = site.streams(site.terms.rounds, SCORES).noise
-    return noisy_cells(
-        site.terms.model,
-        site.task,
-        arrays,
-        records,
-        noise.noise_multiplier,
-        stream,
-        site.profile.training.device,
-    )
+from hdpfl_flower.privacy.plan import Plan
+from hdpfl_flower.releases.scores import Scores
 
 
 def noisy_cells(
@@ -83,3 +60,26 @@ def noisy_cells(
         outputs = predict_apart(spec, task, arrays, records.features, device)
         exact = count_cells(task, outputs, records.targets.astype(np.int64))
     return wire.encode_update(add_noise(torch.from_numpy(exact), noise_multiplier, stream).numpy())
+
+
+class ScoresHalf(SiteHalf):
+    """Histogram of the message's model on the records held out."""
+
+    def prepare(self, site: Site, plan: Plan, arrays: Arrays | None) -> Work:
+        """Return the count.
+
+        A site that holds out no records sends noise alone, of the same shape: whether it has any
+        is not to be seen.
+        """
+        if arrays is None:
+            raise DataError("scores are of a model")
+        records, z = site.test_records(), plan.gaussian(Scores.release).noise_multiplier
+        return partial(self._count, site, arrays, records, z)
+
+    def _count(self, site: Site, arrays: Arrays, records: Records | None, z: float) -> bytes:
+        stream = site.streams(site.terms.rounds, Scores.release).noise
+        device = site.profile.training.device
+        return noisy_cells(site.terms.model, site.task, arrays, records, z, stream, device)
+
+
+HALF = ScoresHalf()

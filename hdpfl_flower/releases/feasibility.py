@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.releases import asked
+from hdpfl_flower.releases.of_run import local_kinds
 
 
 def check_up_front(terms: RunTerms) -> None:
@@ -19,9 +21,13 @@ def check_up_front(terms: RunTerms) -> None:
     Raises:
         TermsError: names the keys, and the remedy.
     """
-    for kind in terms.kinds:
+    local, beside = local_kinds(terms), asked(terms)
+    for kind in local:
         kind.check(terms)
-    extras = [kind.words for kind in terms.kinds if kind.is_unlike_rounds(terms)]
+    for release in beside:
+        release.check(terms)
+    extras = [kind.words for kind in local if kind.is_unlike_rounds]
+    extras += [release.words for release in beside if release.is_unlike_rounds(terms)]
     reasons = reasons_for_equal_rounds(terms)
     if extras and reasons:
         raise TermsError(
