@@ -363,6 +363,8 @@ def _unlabelled(
 
 def _on_held_out(site: Profile, model: FinalModel | PersonalModel, task: Task) -> Iterator[str]:
     """Yield the model's measures on the site's held-out records, or the reason for none."""
+    from client_app.after_run.final_model import FinalModel
+
     if isinstance(model, FinalModel) and model.terms.work.sent_part:
         yield "no test: the final model lacks the part that stays at each site; see --personal"
         return
