@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch  # noqa: F401 - seconds that 'reply-after' need not cover
 from flwr.app import Context, Message, RecordDict
@@ -44,6 +44,10 @@ from hdpfl_flower.releases.of_run import makes_personal_model
 from hdpfl_flower.reply_time import Arrival, arrival, reply_with, wait_until_due
 from hdpfl_flower.system.printable import site_log
 from hdpfl_flower.wire import Instructions, WireError
+
+if TYPE_CHECKING:
+    from client_app.training.client_level import ClientLevelTrainer
+    from client_app.training.trainer import Trainer
 
 log = site_log()
 
@@ -107,6 +111,7 @@ def guarded(handler: Handler | None) -> Callable[[Message, Context], Message]:
     return handle
 
 
+_OURS = ("client_app.", "hdpfl_flower.")
 _CODES: dict[type[Declined], int] = {Pending: wire.PENDING, Refused: wire.REFUSED}
 """Decisions with a code of their own."""
 
@@ -132,6 +137,8 @@ def _last_resort(message: Message, arrived: Arrival | None) -> Message:
 
 def _words_of(reason: BaseException) -> str:
     """Return an error's text for the site's log: only our own."""
+    if isinstance(reason, ModuleNotFoundError) and str(reason.name).startswith(_OURS):
+        return f"this app was made for other runs and holds no {reason.name} (hdpfl new --only)"
     return str(reason) if isinstance(reason, HDPFLError) else type(reason).__name__
 
 
@@ -141,13 +148,12 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
     A site that trusts the server to add the noise answers with a clipped update without noise; no
     plan of its own pays for that.
     """
-    from client_app.after_run.personal_model import check_folder
-    from client_app.training.client_level import ClientLevelTrainer
-    from client_app.training.trainer import Trainer
-
     terms = instructions.terms
-    check_folder(site)
-    trainer = (Trainer if terms.noise == "records" else ClientLevelTrainer)(site, instructions)
+    if makes_personal_model(terms):
+        from client_app.after_run.personal_model import personal_model_path
+
+        personal_model_path(site)  # declines without a folder, before anything is charged
+    trainer = _trainer(site, instructions)
     plan, charged = plan_of(site, instructions)
     site.training_records()  # before any release: data that cannot be read costs no budget
     for kind in asked(terms):
@@ -172,6 +178,17 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
     if not released.replayed:
         _train_personal(site, instructions, trainer.start)
     return wire.write_update(released.payload, trainer.size, choice)
+
+
+def _trainer(site: Site, instructions: Instructions) -> Trainer | ClientLevelTrainer:
+    """Return the round's training, checked without a record."""
+    if instructions.terms.noise == "records":
+        from client_app.training.trainer import Trainer
+
+        return Trainer(site, instructions)
+    from client_app.training.client_level import ClientLevelTrainer
+
+    return ClientLevelTrainer(site, instructions)
 
 
 def _train_personal(site: Site, instructions: Instructions, shared: Vector) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from client_app.after_run.personal_model import assemble
 from client_app.site.site import Site
-from client_app.training.ditto import load_personal_model, personal_path
 from client_app.training.trainer import read_model
 from hdpfl_flower import wire
 from hdpfl_flower.errors import Declined, Reason
@@ -75,11 +73,17 @@ def _metrics(site: Site, instructions: Instructions, arrays: Arrays, records: Re
     metrics = {} if site.terms.work.sent_part else evaluate(spec, task, arrays, records, device)
     shows_own = "personal-metrics" in site.profile.disclose
     if shows_own and makes_personal_model(site.terms):
+        from client_app.after_run.personal_model import assemble
+
         own_model = assemble(site, arrays, instructions.server_round)
         values = evaluate(spec, task, own_model, records, device)
         metrics |= {f"personal-{name}": value for name, value in values.items()}
-    path = personal_path(site) if shows_own and not site.terms.work.sent_part else None
-    personal = load_personal_model(path, len(flatten(arrays))) if path else None
+    personal = None
+    if shows_own and site.terms.second is not None and not site.terms.work.sent_part:
+        from client_app.training.ditto import load_personal_model, personal_path
+
+        path = personal_path(site)
+        personal = load_personal_model(path, len(flatten(arrays))) if path else None
     if personal is not None:
         values = evaluate(spec, task, unflatten(personal, arrays), records, device)
         metrics |= {f"personal-{name}": value for name, value in values.items()}

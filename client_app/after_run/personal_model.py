@@ -18,7 +18,6 @@ import numpy.typing as npt
 from client_app.after_run.final_model import metadata_of, terms_in
 from client_app.site.personal_state import load_state, personal_state_path
 from client_app.site.site import Site
-from client_app.training.ditto import load_personal_model, personal_path
 from client_app.work import local_work
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
@@ -29,7 +28,6 @@ from hdpfl_flower.models.task import Task
 from hdpfl_flower.releases import asked_kind
 from hdpfl_flower.releases.of_run import (
     has_personal_state,
-    makes_personal_model,
     personal_is_private,
 )
 from hdpfl_flower.releases.shrink import Shrink
@@ -95,16 +93,6 @@ def personal_model_path(site: Site) -> Path:
     return personal_model_file(personal_state_path(site).parent, site.terms.run_id)
 
 
-def check_folder(site: Site) -> None:
-    """Decline a run with a personal model but without a folder.
-
-    Raises:
-        Declined: before anything is charged for it.
-    """
-    if makes_personal_model(site.terms):
-        personal_model_path(site)
-
-
 def personal_model_file(folder: Path, run_id: str) -> Path:
     """Return the path of a run's personal model in a folder."""
     return folder / f"own-model-{hashlib.sha256(run_id.encode()).hexdigest()[:32]}.safetensors"
@@ -144,9 +132,12 @@ def untuned_model(site: Site, whole: Arrays) -> PersonalModel:
         DataError: the site's model by Ditto is damaged.
     """
     # A second model of the same run takes the place of the shared one.
-    path = personal_path(site) if site.terms.second is not None else None
-    size = sum(array.size for array in whole.values())
-    personal = load_personal_model(path, size) if path is not None else None
+    personal = None
+    if site.terms.second is not None:
+        from client_app.training.ditto import load_personal_model, personal_path
+
+        path, size = personal_path(site), sum(array.size for array in whole.values())
+        personal = load_personal_model(path, size) if path is not None else None
     arrays = whole if personal is None else unflatten(personal, whole)
     added = np.zeros(site.task.outputs, np.float32)
     return PersonalModel(site.terms, arrays, added, kind_of(site.terms))

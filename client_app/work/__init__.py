@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Final
 
 from client_app.site.site import Site
 from client_app.work.base import LocalWork, OwnRound
-from client_app.work.offset import OffsetWork
-from client_app.work.parted import AlternateWork, FrozenWork, PartedWork
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.releases.of_run import has_personal_state
-from hdpfl_flower.work import Alternate, Auto, Frozen, Joint, Offset, Plain, Work
+from hdpfl_flower.work import Alternate, Frozen, Joint, Offset, Work
 
-TRAINING: Final[dict[type[Work], type[LocalWork]]] = {
-    Auto: LocalWork,
-    Plain: LocalWork,
-    Joint: PartedWork,
-    Alternate: AlternateWork,
-    Frozen: FrozenWork,
-    Offset: OffsetWork,
+TRAINING: Final[dict[type[Work], tuple[str, str]]] = {
+    Joint: ("parted", "PartedWork"),
+    Alternate: ("parted", "AlternateWork"),
+    Frozen: ("parted", "FrozenWork"),
+    Offset: ("offset", "OffsetWork"),
 }
-"""Training of every kind of local work."""
+"""Module and class of each kind of local work but the plain one, loaded where a run names it."""
 
 
 def local_work(terms: RunTerms, task: Task, sent: int) -> LocalWork:
@@ -32,7 +29,11 @@ def local_work(terms: RunTerms, task: Task, sent: int) -> LocalWork:
         task: of the head's outputs.
         sent: d, the size of the sent part.
     """
-    return TRAINING[type(terms.work)](terms, task, sent)
+    if type(terms.work) not in TRAINING:
+        return LocalWork(terms, task, sent)
+    module, name = TRAINING[type(terms.work)]
+    work: LocalWork = getattr(import_module(f"{__name__}.{module}"), name)(terms, task, sent)
+    return work
 
 
 def own_round(site: Site, server_round: int, sent: int) -> OwnRound | None:

@@ -8,7 +8,6 @@ from hdpfl_flower.config.tasks import class_weights
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.stated_task import is_own, task_of_stated
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.models.backbones import over
 from hdpfl_flower.models.task import Task
 
 IMAGE_TASKS = {
@@ -58,7 +57,10 @@ def task_for(terms: RunTerms) -> Task:
             f"run config: 'class-weights' holds {len(weights)} numbers, and the task has "
             f"{task.classes} classes; give one a class, or leave it out"
         )
-    task = over(terms.backbone, task) if terms.backbone else task
+    if terms.backbone:
+        from hdpfl_flower.models.backbones import over
+
+        task = over(terms.backbone, task)
     return replace(task, class_weights=weights)
 
 

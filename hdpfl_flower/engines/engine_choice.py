@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import lru_cache, partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -19,8 +20,6 @@ from hdpfl_flower.engines.engines import (
     VmapEngine,
     is_linear,
 )
-from hdpfl_flower.engines.ghost_clipping import BookkeepingEngine, is_bookable
-from hdpfl_flower.engines.opacus_engine import OpacusEngine
 from hdpfl_flower.engines.unit_engines import UnitEngine
 from hdpfl_flower.errors import InstallationError, ModelError
 from hdpfl_flower.models.networks import build_model
@@ -63,15 +62,33 @@ def _alike(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return outputs.flatten(1)
 
 
+def _bookkeeping(model: nn.Module, task: Task, device: torch.device) -> Engine:
+    from hdpfl_flower.engines.ghost_clipping import BookkeepingEngine
+
+    return BookkeepingEngine(model, task, device)
+
+
+def _is_bookable(model: nn.Module, task: Task) -> bool:
+    # An app of a run of a linear model holds no such engine ('hdpfl new --only').
+    if find_spec("hdpfl_flower.engines.ghost_clipping") is None:
+        return False
+    from hdpfl_flower.engines.ghost_clipping import is_bookable
+
+    return is_bookable(model) and keeps_records_apart(model, task)
+
+
+def _opacus(model: nn.Module, task: Task, device: torch.device) -> Engine:
+    from hdpfl_flower.engines.opacus_engine import OpacusEngine
+
+    return OpacusEngine(model, task, device)
+
+
 _ENGINES: dict[str, tuple[Callable[..., Engine], Callable[[nn.Module, Task], bool]]] = {
     "linear": (LinearEngine, lambda model, _: is_linear(model)),
-    "bookkeeping": (
-        BookkeepingEngine,
-        lambda model, task: is_bookable(model) and keeps_records_apart(model, task),
-    ),
+    "bookkeeping": (_bookkeeping, _is_bookable),
     # It gives the model one record at a time, of which there may be no deviation to divide by.
     "vmap": (VmapEngine, lambda model, task: math.isfinite(_gradient_size(model, task))),
-    "opacus": (OpacusEngine, keeps_records_apart),
+    "opacus": (_opacus, keeps_records_apart),
 }
 """Engines from the fastest to the most general, and their coverage."""
 

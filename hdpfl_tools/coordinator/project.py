@@ -12,13 +12,14 @@ import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 
 from hdpfl_flower.config.named_files import with_files
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import Value
 from hdpfl_flower.config.tables import flat_rows, release_rows
 from hdpfl_flower.config.toml_text import as_toml
@@ -76,12 +77,13 @@ def package_of(name: str) -> str:
     return package
 
 
-def write_project(folder: Path, *, backbone: bool = False) -> str:
+def write_project(folder: Path, *, backbone: bool = False, only: bool = False) -> str:
     """Write a project to the new ``folder``; return its package's name.
 
     Args:
         folder: of the project; its last part is the name.
         backbone: whether the model reads a frozen network; its file of weights is made here.
+        only: whether the app leaves out the kinds that ``run.toml`` does not name.
 
     Raises:
         TermsError: the name is no project's, or the folder is there or cannot be written.
@@ -108,24 +110,31 @@ def write_project(folder: Path, *, backbone: bool = False) -> str:
                 content = content.replace(HEAD, run_config_table(with_files(terms, folder)))
             _write(folder / file.replace("PACKAGE", package), content)
         _write(folder / ".gitignore", "__pycache__/\n*.fab\n/runs/\n")
-        copy_app(folder)
+        copy_app(folder, not_needed(folder) if only else frozenset())
     except OSError as error:
         raise TermsError(f"{error.filename} cannot be written: {error.strerror}") from None
     return package
 
 
-def renew_app(folder: Path) -> None:
+def renew_app(folder: Path, *, only: bool = False) -> None:
     """Replace a project's copy of the app by the installed app.
 
+    Args:
+        folder: of the project.
+        only: as for :func:`write_project`.
+
     Raises:
-        TermsError: there is no project in ``folder``, or it cannot be written.
+        TermsError: there is no project in ``folder``, it cannot be written, or ``only`` is asked
+            for and its ``run.toml`` is wrong.
+        StrategyError: that of ``run.toml`` cannot be loaded.
     """
     if not _is_project(folder):
         raise TermsError(f"{folder.absolute()} is no project; write one with: hdpfl new NAME")
+    without = not_needed(folder) if only else frozenset[str]()
     try:
         for package in APP:
             shutil.rmtree(folder / package, ignore_errors=True)
-        copy_app(folder)
+        copy_app(folder, without)
     except OSError as error:
         raise TermsError(f"{error.filename} cannot be written: {error.strerror}") from None
 
@@ -140,12 +149,32 @@ def _is_project(folder: Path) -> bool:
     return named and content["project"]["name"] != "hdpfl-flower" and folder.resolve() != _ROOT
 
 
-def copy_app(folder: Path) -> None:
-    """Copy the installed app and its licence to ``folder``."""
+def not_needed(folder: Path) -> frozenset[str]:
+    """Return the files of the app that the run of a project's ``run.toml`` does not need.
+
+    Raises:
+        TermsError, StrategyError: the run config is wrong, or its strategy cannot be loaded.
+    """
+    from hdpfl_tools.coordinator.kinds_of_run import left_out
+    from strategies import make_kernel
+
+    config = RunConfig.load(folder / "run.toml")
+    sys.path.append(str(folder.absolute()))  # last: the packages installed here come first
+    try:
+        return left_out(make_kernel(config).terms)
+    finally:
+        sys.path.remove(str(folder.absolute()))
+
+
+def copy_app(folder: Path, without: Collection[str] = ()) -> None:
+    """Copy the installed app and its licence to ``folder``, but for files ``without``."""
     for package in APP:
         for pattern in ("*.py", "data/schemas/*.toml"):
             for file in sorted((_ROOT / package).rglob(pattern)):
-                copy = folder / file.relative_to(_ROOT)
+                name = file.relative_to(_ROOT)
+                if name.as_posix() in without:
+                    continue
+                copy = folder / name
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, copy)
     (folder / "LICENSE").write_text(_licence(), encoding="utf-8")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message
 
-from client_app.after_run.personal_model import check_folder
+from client_app.after_run.personal_model import personal_model_path
 from client_app.app import plan_of, reserve
 from client_app.site.consent import check_consent
 from client_app.site.site import Site, open_site
@@ -33,7 +33,7 @@ from hdpfl_flower.engines.unit_engines import UnitEngine
 from hdpfl_flower.privacy.plan import Plan
 from hdpfl_flower.privacy.policy import check_policy, check_round
 from hdpfl_flower.releases import asked
-from hdpfl_flower.releases.of_run import has_personal_state
+from hdpfl_flower.releases.of_run import has_personal_state, makes_personal_model
 from hdpfl_flower.reply_time import node_profile
 from hdpfl_flower.system.devices import pick_device
 from hdpfl_flower.wire import Instructions
@@ -161,7 +161,8 @@ def _reserve(
     if instructions.use == wire.CHOOSE:
         return
     check_consent(site, ask=True)
-    check_folder(site)
+    if makes_personal_model(site.terms):
+        personal_model_path(site)
     trainer = Trainer(site, instructions)
     plan, charged = plan_of(site, instructions)
     at_start = any(kind.when(site.task) == "start" for kind in asked(instructions.terms))

@@ -24,15 +24,26 @@ def new(
             "--renew", help="Replace the copy of the app in a project that is there, and no more."
         ),
     ] = False,
+    only: Annotated[
+        bool,
+        typer.Option(
+            "--only",
+            help="Leave out of the app the kinds that the project's run.toml does not name: less "
+            "code for a site to read.",
+        ),
+    ] = False,
 ) -> None:
     """Write a project: data, model or backbone, strategy, tests, and the app to approve."""
     from hdpfl_tools.coordinator.project import renew_app, write_project
 
     if renew:
-        renew_app(folder)
+        renew_app(folder, only=only)
         show_line(f"{folder}: the app is a copy of what is installed here")
         return
-    package, network = write_project(folder, backbone=backbone), "backbone" if backbone else "model"
+    package, network = (
+        write_project(folder, backbone=backbone, only=only),
+        "backbone" if backbone else "model",
+    )
     files = ("data.py", f"{network}.py", "strategy.py")
     show_line(f"{folder}: {', '.join(f'{package}/{file}' for file in files)}, tests, run.toml")
     show_line(f"cd {folder}")

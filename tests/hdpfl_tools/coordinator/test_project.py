@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 from hdpfl_flower.errors import HDPFLError, TermsError
 from hdpfl_tools.coordinator.commands import app
+from hdpfl_tools.coordinator.kinds_of_run import OPTIONAL
 from hdpfl_tools.coordinator.project import APP, package_of, renew_app, write_project
 from hdpfl_tools.coordinator.template.backbone import FILE, body
 from hdpfl_tools.site.approval.fab import read_bundle
@@ -175,3 +177,57 @@ def test_compare_shows_the_author_the_traceback_before_any_round(
         assert "Traceback of your code" in done.stderr
         assert line in done.stderr
         assert "hdpfl_tools" not in done.stderr.partition("broken_net.py")[0]
+
+
+PLAIN = (
+    'strategy = "mmse"\nmodel = "logreg"\ndataset = "site"\nschema = "heart"\nevaluation = "none"\n'
+)
+
+
+def files_of(folder: Path) -> set[str]:
+    return {p.relative_to(folder).as_posix() for name in APP for p in (folder / name).rglob("*.py")}
+
+
+@pytest.mark.parametrize(
+    ("line", "needed"),
+    [
+        ("", ()),
+        ('noise = "client"\n', ("client_app/training/client_level.py",)),
+        ('second = "kept pull=0.1"\n', ("client_app/training/ditto.py",)),
+        ("[after.tuning]\nsteps = 4\n", ("client_app/releases/tuning.py",)),
+        ("[after.scores]\nshare = 0.2\n", ("client_app/releases/scores.py",)),
+        ('model = "cnn"\n', ("hdpfl_flower/engines/ghost_clipping.py",)),
+    ],
+    ids=["plain", "client", "second", "tuning", "scores", "cnn"],
+)
+def test_the_app_of_a_run_holds_the_kinds_that_it_names(
+    project: Path, line: str, needed: tuple[str, ...]
+) -> None:
+    plain = PLAIN if "model" not in line else PLAIN.replace('model = "logreg"\n', "")
+    (project / "run.toml").write_text(plain + line)
+    renew_app(project, only=True)
+    files, every = files_of(project), {file for part in OPTIONAL for file in part.files}
+    assert set(needed) <= files
+    if not line:
+        assert not files & every
+        assert not [name for name in files if re.match(r"client_app/releases/(?!base|__)", name)]
+    renew_app(project)
+    assert every <= files_of(project)
+
+
+def test_a_site_answers_a_plain_run_with_the_app_of_that_run(project: Path, tmp_path: Path) -> None:
+    (project / "run.toml").write_text(PLAIN)
+    renew_app(project, only=True)
+    for file in ("tests/__init__.py", "tests/client_app/messages.py"):
+        (project / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, project / file)
+    code = (
+        "import sys; sys.path.insert(0, '.')\n"
+        "from pathlib import Path\nfrom tests.client_app.messages import ask, make_site, terms_of\n"
+        "site = make_site(Path(sys.argv[1]))\n"
+        "for number in (1, 2):\n    assert ask(site, terms_of(), number).has_content()\n"
+        "print(ask(site, terms_of(**{'run-id': 'b', 'second': 'kept pull=0.1'})).has_content())\n"
+    )
+    done = called(sys.executable, "-P", "-c", code, tmp_path / "site", cwd=project, home=tmp_path)
+    assert done.stdout == "False\n", done.stderr
+    assert "holds no client_app.training.ditto" in done.stderr

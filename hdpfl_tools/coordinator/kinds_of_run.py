@@ -1,0 +1,120 @@
+"""Files of an app that only some runs need: the kinds that a run config may name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.run_task import task_for
+from hdpfl_flower.errors import HDPFLError
+from hdpfl_flower.releases import KINDS, asked, asked_kind
+from hdpfl_flower.releases.of_run import choices_of, makes_personal_model
+from hdpfl_flower.releases.shrink import Shrink
+from hdpfl_flower.releases.tuning import Tuning
+from hdpfl_flower.work import Alternate, Frozen, Joint, Offset
+
+
+@dataclass(frozen=True)
+class KindOfRun:
+    """Part of the app, and the runs that need it.
+
+    Attributes:
+        name: for people.
+        is_named: whether complete terms need it.
+        files: of the app, which are imported for such runs alone.
+    """
+
+    name: str
+    is_named: Callable[[RunTerms], bool]
+    files: tuple[str, ...]
+
+
+def _is_linear(terms: RunTerms) -> bool:
+    """Return whether the engine for chains of linear layers covers the run's model."""
+    from hdpfl_flower.engines.engines import is_linear
+    from hdpfl_flower.models.networks import build_model
+
+    try:
+        return is_linear(build_model(terms.model, task_for(terms), seed=0))
+    except HDPFLError:  # of a file that is not on this machine
+        return False
+
+
+def _trains_without_noise(terms: RunTerms) -> bool:
+    tunes = asked_kind(terms, Tuning) is not None
+    return terms.noise != "records" or terms.second is not None or tunes
+
+
+OPTIONAL = (
+    KindOfRun(
+        "noise of a client, or of the server",
+        lambda terms: terms.noise != "records",
+        ("client_app/training/client_level.py",),
+    ),
+    KindOfRun(
+        "local training without noise",
+        _trains_without_noise,
+        ("client_app/training/plain_sgd.py",),
+    ),
+    KindOfRun(
+        "a second model",
+        lambda terms: terms.second is not None,
+        ("client_app/training/ditto.py",),
+    ),
+    KindOfRun(
+        "parts that stay at a site",
+        lambda terms: isinstance(terms.work, Joint | Alternate | Frozen),
+        ("client_app/work/parted.py",),
+    ),
+    KindOfRun(
+        "an offset of a site's own",
+        lambda terms: isinstance(terms.work, Offset),
+        ("client_app/work/offset.py",),
+    ),
+    KindOfRun(
+        "a model of the site's own",
+        lambda terms: makes_personal_model(terms) or asked_kind(terms, Shrink) is not None,
+        ("client_app/after_run/personal_model.py",),
+    ),
+    KindOfRun(
+        "tests at the sites",
+        lambda terms: terms.evaluation == "sites",
+        ("client_app/after_run/held_out.py",),
+    ),
+    KindOfRun(
+        "private choices",
+        lambda terms: choices_of(terms) > 0,
+        (
+            "client_app/training/private_choice.py",
+            "hdpfl_flower/privacy/noisy_max.py",
+            "hdpfl_flower/privacy/exponential_mechanism.py",
+        ),
+    ),
+    KindOfRun(
+        "a backbone",
+        lambda terms: terms.backbone is not None,
+        ("hdpfl_flower/models/backbones.py", "hdpfl_flower/models/adapters.py"),
+    ),
+    KindOfRun(
+        "engines for models that are no chain of linear layers",
+        lambda terms: not _is_linear(terms),
+        (
+            "hdpfl_flower/engines/ghost_clipping.py",
+            "hdpfl_flower/engines/opacus_engine.py",
+        ),
+    ),
+)
+"""Parts of the app beside the kinds of release."""
+
+
+def left_out(terms: RunTerms) -> frozenset[str]:
+    """Return the files of the app that a run of complete ``terms`` does not need.
+
+    A site with such an app declines nothing more: a run that names another kind needs another app,
+    which its operator has to approve.
+    """
+    names = {kind.kind for kind in asked(terms)}
+    halves = {f"client_app/releases/{kind}.py" for kind in KINDS if kind not in names}
+    files = {file for part in OPTIONAL if not part.is_named(terms) for file in part.files}
+    return frozenset(halves | files)
