@@ -23,11 +23,20 @@ from hdpfl_flower.releases.tuning import Tuning
 
 KINDS: Final[dict[str, type[ReleaseKind]]] = {}
 """Every kind by its name, in the order of their work at a run's end."""
+RESERVED: Final = frozenset({"update", "clipped-update", "choice", "metrics"})
+"""Names of the releases of rounds in ledgers."""
 KindT = TypeVar("KindT", bound=ReleaseKind)
 
 
 def register(kind: type[ReleaseKind]) -> None:
-    """Make a kind known by its name."""
+    """Make a kind known by its name.
+
+    Raises:
+        ValueError: its release has the name of another one, whose price would pay for both.
+    """
+    others = {known.release for name, known in KINDS.items() if name != kind.kind}
+    if kind.release and kind.release in others | RESERVED:
+        raise ValueError(f"'{kind.release}' names another release; take another name")
     KINDS[kind.kind] = kind
 
 

@@ -46,7 +46,7 @@ class ReleaseKind(Settings):
     """Settings of one kind, and its effect on plan, checks, messages and sentences.
 
     Attributes:
-        kind: its name: ``[after.NAME]`` in a run config.
+        kind: its name, a Python identifier: ``[after.NAME]`` in a run config.
         main: the setting that asks for it; at its default, 0, the run does without.
         release: name of its payload in ledgers; empty: it releases nothing.
         is_charged: a plan pays for another mechanism than the rounds' noisy steps.

@@ -166,3 +166,24 @@ def test_hostile_tables_of_a_server_are_refused_before_a_kind_reads_them(
 def test_a_coordinator_is_told_of_a_kind_that_there_is_not() -> None:
     with pytest.raises(TermsError, match=r"'after\.quantile' is of a kind that this version"):
         ready_kernel(RunConfig.parse(ASKS))
+
+
+@pytest.mark.parametrize("kind", ["prior", "tuning", "shrink", "counts"])
+def test_a_kind_that_stays_is_sent_for_no_message(tmp_path: Path, kind: str) -> None:
+    after = {"prior": {"share": 0.1}, "tuning": {"steps": 2, "part": "all"}}
+    profile, terms = make_site(tmp_path), terms_of(rounds=3, after=after)
+    assert ask(profile, terms).has_content()
+    before = kinds(tmp_path)
+    content = wire.write_instructions(terms, 3, model_in(terms, 3))
+    reply = send({"profile": str(profile)}, wire.query_of(kind), content)
+    assert reply.has_error()
+    assert reply.error.code == wire.FAILED
+    assert kinds(tmp_path) == before == {(1, "counts"): "sealed", (1, "update"): "sent"}
+
+
+@pytest.mark.parametrize("name", ["update", "metrics", "scores"])
+def test_no_two_kinds_share_a_price(name: str) -> None:
+    known = dict(releases.KINDS)
+    with pytest.raises(ValueError, match=f"'{name}' names another release"):
+        releases.register(type("Twin", (Quantile,), {"kind": "twin", "release": name}))
+    assert known == releases.KINDS

@@ -21,6 +21,7 @@ from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.releases.prior import Prior
 from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
+from hdpfl_tools.simulation.sites import simulated_model_path
 from hdpfl_tools.site.ledger_checks.invariants import check_entries
 from tests.client_app.dying import dying
 from tests.client_app.messages import ask, config_of, make_site, model_in, send, terms_of
@@ -231,7 +232,7 @@ def test_the_ledgers_of_a_run_agree(tmp_path: Path, more: dict[str, Any]) -> Non
     run_in_process(config, 2)
     for site in range(2):
         folder = tmp_path / "run-1" / "sites" / str(site)
-        model = read_personal_model(folder / "model.safetensors")
+        model = read_personal_model(simulated_model_path(config, site))
         assert model is not None
         assert np.ptp(model.added) > 0
         failures = [f for each in check_entries(entries_of(folder / "ledger.sqlite"))
