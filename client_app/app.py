@@ -7,7 +7,6 @@ server receives one of four constant codes; the reason is written to the site's 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
@@ -23,6 +22,7 @@ from flwr.clientapp import ClientApp
 from client_app.releases import half_of
 from client_app.site import refusals
 from client_app.site.consent import check_consent
+from client_app.site.disclosed_facts import disclosed_facts
 from client_app.site.site import Site, check_sizes, open_site
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
@@ -335,23 +335,8 @@ def answer_once(kind: str, site: Site, instructions: Instructions) -> RecordDict
 
 def join(site: Site, instructions: Instructions) -> RecordDict:
     """Answer with the constants that the profile discloses; no record is read."""
-    disclose, profile = site.profile.disclose, site.profile
-    facts: dict[str, int | float] = {}
-    if site.partition is not None:
-        facts["partition"] = site.partition
-    if "batch-size" in disclose:
-        facts["batch-size"] = profile.training.batch_size
-    if "declared-records" in disclose:
-        facts["declared-records"] = profile.training.declared_records
-    if "epsilon" in disclose:
-        facts["epsilon"] = profile.run.epsilon
-    noise = "noise-std" in disclose and site.tells("noise-std")
-    if noise and instructions.terms.noise == "records":
-        terms = instructions.terms
-        with contextlib.suppress(Declined):  # no plan, no noise: it declines to train, too
-            plan, _ = site.plan
-            facts["noise-std"] = plan.update_noise_std(1, terms.clip_norm, terms.learning_rate)
-    return wire.write_site(facts)
+    del instructions
+    return wire.write_site(disclosed_facts(site))
 
 
 def finish(site: Site, instructions: Instructions) -> RecordDict:

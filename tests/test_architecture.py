@@ -108,7 +108,7 @@ hdpfl_tools.coordinator.monitoring: hdpfl_flower strategies.core server_app.run 
 hdpfl_tools.coordinator.reports: hdpfl_flower server_app hdpfl_tools.measures
     hdpfl_tools.simulation
 hdpfl_tools.coordinator.project: hdpfl_flower strategies server_app.app
-    hdpfl_tools.coordinator.template
+    hdpfl_tools.coordinator.template hdpfl_tools.coordinator.kinds_of_run
 hdpfl_tools.coordinator.template: hdpfl_flower strategies.core
 hdpfl_tools.coordinator.commands: hdpfl_flower strategies server_app client_app.site
     hdpfl_tools studies

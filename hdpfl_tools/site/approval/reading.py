@@ -41,7 +41,7 @@ STAGES = (
         "Its terms are read",
         "The server's text is data: no part of it is executed or opened as a path. Its size is "
         "bounded before it is parsed. A term that this version does not know declines.",
-        ("hdpfl_flower.config", "hdpfl_flower.work", "hdpfl_flower.after"),
+        ("hdpfl_flower.config", "hdpfl_flower.work", "hdpfl_flower.releases"),
     ),
     Stage(
         "Profile and operator decide",
@@ -63,9 +63,10 @@ STAGES = (
     ),
     Stage(
         "The records are opened",
-        "Records are read once a message. One that does not fit the schema adds nothing, and no "
-        "record changes how another one is read.",
-        ("hdpfl_flower.data", "hdpfl_flower.models.backbones", "hdpfl_flower.models.task"),
+        "A message reads one file that the operator's tool prepared, and no export. The ledger "
+        "binds the run to the file's SHA-256. Units that withdrew are left out.",
+        ("client_app.site.prepared_records", "hdpfl_flower.models.site_records",
+         "hdpfl_flower.data", "hdpfl_flower.models.backbones", "hdpfl_flower.models.task"),
     ),
     Stage(
         "The model is trained",
@@ -78,7 +79,7 @@ STAGES = (
         "The run ends",
         "What is released after the last round (scores, counts) is charged like an update. Models "
         "of the site's own stay in its folder.",
-        ("client_app.after_run", "hdpfl_flower.measures"),
+        ("client_app.after_run", "client_app.releases", "hdpfl_flower.measures"),
     ),
     Stage(
         "Beside all of it",
