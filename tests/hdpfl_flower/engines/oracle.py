@@ -127,7 +127,9 @@ def broken_engine(name: str, spec: str, task: Task, bug: tuple[str, str]) -> Eng
                 setattr(module, part, getattr(taken, part))
         if name == "opacus":
             given = "from hdpfl_flower.engines.engines import RowEngine"
-            module = mutant(opacus_engine, (given, given.replace("engines", "engines_mutant")))
+            module = mutant(
+                opacus_engine, (given, given.replace("engines.engines", "engines.engines_mutant"))
+            )
     engine_class: type[Engine] = getattr(module, ENGINES[name].__name__)
     return engine_class(model_of(spec, task), task, CPU)
 
