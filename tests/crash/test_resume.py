@@ -116,9 +116,10 @@ def simulated_sites(whole: dict[str, Path], folder: Path, rule: str, point: str)
         assert mine.releases.keys() == other.releases.keys()
         plans = [[Plan.from_json(p.plan) for p in a.plans.values()] for a in (mine, other)]
         assert plans[0] == plans[1]
-        personal = [f / "sites" / str(site) / "personal.safetensors" for f in (run, same)]
-        if personal[1].exists():
-            assert personal[0].read_bytes() == personal[1].read_bytes()
+        models = [*(same / "sites" / str(site)).glob("personal-*.safetensors")]
+        assert len(models) == (rule == "personal")
+        for model in models:
+            assert (run / model.relative_to(same)).read_bytes() == model.read_bytes()
 
 
 def production_sites(folder: Path, point: str) -> None:
