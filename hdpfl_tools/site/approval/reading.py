@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 START = "client_app.app"
-_BY_IMPORT = {"hdpfl_flower", "strategies", "server_app"}
+_SERVERS = ("strategies", "server_app")
+_BY_IMPORT = {"hdpfl_flower", *_SERVERS}
 """Packages of which imports decide; of any other all modules count: terms can name a model."""
 
 
@@ -115,7 +116,9 @@ def site_files(files: Mapping[str, bytes]) -> list[SiteFile]:
 
     Guarantees:
         No file is executed. A file that the imports do not reach is not listed; modules of
-        ``client_app`` and of the coordinator's own package all are.
+        ``client_app`` and of the coordinator's own package all are. Of the latter's imports those
+        of the server's packages are not followed: a strategy is never imported at a site, and a
+        model that imports one is listed itself.
     """
     modules = {_module(name): name for name in files if name.endswith(".py")}
     owned = [m for m in modules if m.partition(".")[0] not in _BY_IMPORT]
@@ -126,7 +129,8 @@ def site_files(files: Mapping[str, bytes]) -> list[SiteFile]:
             seen.add(module)
             # A module's import runs the packages that it lies in.
             waiting += [module.rpartition(".")[0]]
-            waiting += _imports(files[modules[module]])
+            of_server = () if module.partition(".")[0] in {"client_app", *_BY_IMPORT} else _SERVERS
+            waiting += [m for m in _imports(files[modules[module]]) if not m.startswith(of_server)]
     listed = [_site_file(modules[module], module, files) for module in seen]
     return sorted(listed, key=lambda file: (file.stage, file.name))
 

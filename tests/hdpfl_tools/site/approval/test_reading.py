@@ -61,7 +61,9 @@ def test_an_import_is_found_in_any_form(line: str, found: bool) -> None:
 def test_every_module_of_the_projects_own_package_counts(tmp_path: Path) -> None:
     """Terms can name a model of it, which no import shows."""
     note = tmp_path / "ran"
-    own = {"heart/net.py": f"open({str(note)!r}, 'w')\nimport strategies".encode()}
+    text = f"open({str(note)!r}, 'w')\nimport strategies\nimport hdpfl_flower.doors.dp_sgd"
+    own = {"heart/net.py": text.encode()}
     names = {file.name for file in site_files({**APP, **own})}
-    assert {"heart/net.py", "strategies/__init__.py"} <= names
+    assert {"heart/net.py", "hdpfl_flower/doors/dp_sgd.py"} <= names
+    assert "strategies/__init__.py" not in names, "a site imports no strategy"
     assert not note.exists()
