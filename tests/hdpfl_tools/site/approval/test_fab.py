@@ -192,7 +192,10 @@ def test_a_text_that_differs_is_listed_whatever_its_ending(tmp_path: Path) -> No
         (b'clientapp = "client_app.app:app"', b'clientapp = "client_app.app:app.other"'),
         (b'serverapp = "server_app.app:app"', b'serverapp = "strategies.x:app"'),
         (b'serverapp = "server_app.app:app"', b""),
-        (b'serverapp = "server_app.app:app"', b'serverapp = "a:app"\nagentapp = "x:y"'),
+        (
+            b'serverapp = "server_app.app:app"',
+            b'serverapp = "server_app.app:app"\nagentapp = "x:y"',
+        ),
     ],
 )
 def test_an_app_starting_elsewhere_is_refused(tmp_path: Path, change: tuple[bytes, bytes]) -> None:
