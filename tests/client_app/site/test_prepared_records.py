@@ -373,11 +373,7 @@ def test_a_table_that_the_tool_cannot_read_fails_the_message(
     ],
 )
 def test_the_tool_s_output_is_never_quoted_but_its_own_errors(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    printed: str,
-    kind: type[Exception],
-    words: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, kind: type[Exception], words: str
 ) -> None:
     done = subprocess.CompletedProcess([sys.executable], 1, printed, "PATIENT-123")
     monkeypatch.setattr(prepared_records.subprocess, "run", lambda *_, **__: done)

@@ -30,10 +30,7 @@ from hdpfl_tools.tables.images.image_folder import read_images
 from hdpfl_tools.tables.table_records import read_table
 from server_app.plots import check_pictures, plot_panels, plot_run, why_no_picture
 
-LINES = {
-    "hdpfl_tools.coordinator": (hdpfl, COMMANDS),
-    "hdpfl_tools.site": (hdpfl_site, SITES),
-}
+LINES = {"hdpfl_tools.coordinator": (hdpfl, COMMANDS), "hdpfl_tools.site": (hdpfl_site, SITES)}
 HEAVY = (
     "torch", "flwr", "numpy", "pandas", "pyarrow", "sklearn", "scipy", "matplotlib", "pydantic",
     "cryptography", "grpc", "dp_accounting", "jinja2",

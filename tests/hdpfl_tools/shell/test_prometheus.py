@@ -16,13 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from hdpfl_flower.errors import DeploymentError
 from hdpfl_flower.monitoring import series as metrics
 from hdpfl_flower.monitoring.series import SERIES, Reading, series_at
-from hdpfl_tools.shell.prometheus import (
-    Address,
-    Exporter,
-    keep_writing,
-    serve,
-    write_textfile,
-)
+from hdpfl_tools.shell.prometheus import Address, Exporter, keep_writing, serve, write_textfile
 
 ODD = 'a "b"\n\\c ü'
 

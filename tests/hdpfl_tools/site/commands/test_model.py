@@ -13,11 +13,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save
 
 import client_app
-from client_app.after_run.final_model import (
-    FinalModel,
-    load_final_model,
-    write_final_model,
-)
+from client_app.after_run.final_model import FinalModel, load_final_model, write_final_model
 from client_app.after_run.personal_model import (
     PersonalModel,
     personal_model_file,
@@ -109,11 +105,7 @@ def test_the_sites_own_model_is_shown_exported_and_used(site) -> None:
 
 @pytest.mark.parametrize(
     ("second", "terms", "kind"),
-    [
-        ("private", {}, "private"),
-        ("kept", {}, "kept"),
-        ("kept", {"noise": "client"}, "kept"),
-    ],
+    [("private", {}, "private"), ("kept", {}, "kept"), ("kept", {"noise": "client"}, "kept")],
 )
 def test_a_ditto_model_without_noise_is_never_called_private(
     site, second: str, terms: dict[str, Any], kind: str

@@ -142,13 +142,7 @@ def test_records_prepared_for_runs_to_come_are_not_read_again(
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ("--delete", "--dry-run"),
-        ("--dry-run",),
-        ("--yes",),
-        ("run", "--terms", "run.toml"),
-    ],
+    "words", [("--delete", "--dry-run"), ("--dry-run",), ("--yes",), ("run", "--terms", "run.toml")]
 )
 def test_options_that_exclude_each_other(opened: SiteFolder, words: tuple[str, ...]) -> None:
     assert opened("prepare", *words).code == 2

@@ -12,13 +12,7 @@ from hdpfl_flower.privacy.plan import make_plan
 from hdpfl_flower.privacy.policy import CLIPPED_UPDATE
 from hdpfl_flower.privacy.unit import OF_FOLDER
 from hdpfl_tools.site.reports.formatting import ceil_digits
-from hdpfl_tools.site.reports.units import (
-    BY_SERVER,
-    RECORD,
-    SEVERAL,
-    WHOLE_SITE,
-    of_id,
-)
+from hdpfl_tools.site.reports.units import BY_SERVER, RECORD, SEVERAL, WHOLE_SITE, of_id
 
 EPSILON, DELTA = 1.2345678, 1e-5
 ID = ('path = "records.csv"', 'path = "records.csv"\nid = "who"')

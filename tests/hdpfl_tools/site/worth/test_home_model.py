@@ -89,9 +89,7 @@ def test_a_network_is_taken_where_it_is_surely_better() -> None:
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_survival_is_learned_where_intervals_have_the_same_slopes_and_where_not(
-    same: bool,
-) -> None:
+def test_survival_is_learned_where_intervals_have_the_same_slopes_and_where_not(same: bool) -> None:
     draw, task = np.random.default_rng(1), Task.survival((4,), 3)
     x = draw.uniform(-1, 1, (900, 4)).astype(np.float32)
     slopes = np.repeat(draw.normal(0, 2, (4, 1)), 3, 1) if same else draw.normal(0, 2, (4, 3))
