@@ -199,7 +199,6 @@ def test_a_newer_plan_is_never_trained_by(files: Path) -> None:
     site, terms = files / "site", terms_of_message(**{"run-id": "newer"})
     ledger = Ledger(site / "ledger.sqlite", site / "anchor.json")
     frozen = ledger.frozen_plan("records")
-    assert frozen is not None
     text = json.dumps({**json.loads(frozen.plan), "format": 99})
     newer = dataclasses.replace(frozen, plan=text, terms=terms.to_json())
     with ledger.reserve(Request("newer", 1, "update", "d"), newer):

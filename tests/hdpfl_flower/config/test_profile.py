@@ -51,8 +51,6 @@ def write(tmp_path: Path, text: str = TOML, mode: int = 0o600) -> Path:
 def test_a_file_is_read_and_its_paths_start_beside_it(tmp_path: Path) -> None:
     profile = Profile.load(write(tmp_path))
     assert profile.run.epsilon == SECRET
-    assert profile.data is not None
-    assert profile.ledger is not None
     assert profile.data.path == tmp_path / "records.csv"
     assert profile.ledger.path == Path("/var/lib/hdpfl/ledger.sqlite")
     assert profile.policy.models == ("clinic.nets:build",)

@@ -17,21 +17,18 @@ def vectors(count: int = 3) -> np.ndarray:
 def test_a_number_is_the_inner_product_with_the_unit_step() -> None:
     before, now, update = vectors()
     direction = Direction.between(before, now)
-    assert direction is not None
     step = (now - before).astype(np.float64)
     expected = step @ update.astype(np.float64) / np.linalg.norm(step)
     number = direction.project(update)
     assert (number.dtype, number.shape) == (np.float32, (1,))
     assert float(number[0]) == pytest.approx(expected, rel=2**-23)
     other = Direction.between(now, before)
-    assert other is not None
     assert other.project(update) == -number
 
 
 def test_what_is_lifted_lies_on_the_line_and_projects_to_itself() -> None:
     before, now, update = vectors()
     direction = Direction.between(before, now)
-    assert direction is not None
     lifted = direction.lift(-2.5)
     assert lifted.dtype == np.float32
     assert np.linalg.norm(lifted.astype(np.float64)) == pytest.approx(2.5, rel=1e-6)

@@ -67,7 +67,6 @@ def task_of(folder: Path, adapter: str = "lora:2") -> Task:
     digest = add_weights(folder / "w.safetensors")
     text = f"own function={__name__}:network width={WIDTH} weights={digest} adapter={adapter}"
     backbone = read_backbone(text)
-    assert backbone is not None
     assert read_backbone(backbone.to_text()) == backbone
     return over(backbone, IMAGES)
 

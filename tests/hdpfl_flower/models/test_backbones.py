@@ -95,7 +95,6 @@ def test_a_run_is_one_over_the_backbones_outputs(tmp_path: Path) -> None:
     result = run_in_process(config, 3)
     task, data = task_for(config.terms), load_dataset("digits", "")
     assert (task.input_shape, task.of_records) == ((WIDTH,), data.task)
-    assert data.test is not None
     np.savez(
         tmp_path / "outputs.npz",
         x=task.embed(data.train.features), y=data.train.targets,

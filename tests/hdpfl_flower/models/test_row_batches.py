@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from collections.abc import Callable
 
 import numpy as np
@@ -145,10 +144,6 @@ def test_alignment_changes_nothing_but_rounding() -> None:
     expected = model(x)
     assert torch.allclose(align(model)(x), expected, atol=1e-6)
     assert type(model[0]) is nn.Linear
-
-
-def test_examples() -> None:
-    assert doctest.testmod(rows, extraglobs={"torch": torch}).failed == 0
 
 
 # Counting.

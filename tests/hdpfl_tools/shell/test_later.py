@@ -28,7 +28,7 @@ from hdpfl_tools.site.commands import COMMANDS as SITES
 from hdpfl_tools.site.commands import app as hdpfl_site
 from hdpfl_tools.tables.images.image_folder import read_images
 from hdpfl_tools.tables.table_records import read_table
-from server_app.plots import check_pictures, plot_panels, plot_run, why_no_picture
+from server_app.plots import check_pictures, plot_panels, plot_run
 
 LINES = {"hdpfl_tools.coordinator": (hdpfl, COMMANDS), "hdpfl_tools.site": (hdpfl_site, SITES)}
 HEAVY = (
@@ -116,13 +116,6 @@ TRACKERS = ("tensorboard", "mlflow")
 def test_a_library_that_is_there_and_fails_is_not_called_missing(tmp_path: Path) -> None:
     with pytest.raises(ImportError, match="no symbol"), extra("plots", "a picture"):
         raise ImportError("no symbol")
-
-
-def test_why_there_is_no_picture_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert why_no_picture() == ""
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
-    assert "hdpfl-flower[plots]" in why_no_picture()
 
 
 def test_the_extras_are_those_of_the_project() -> None:

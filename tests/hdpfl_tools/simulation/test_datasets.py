@@ -110,7 +110,6 @@ def test_idx_files_become_scaled_images(
         pixels, labels = written[kind]
         if name == "emnist":  # stored transposed, shown upright
             pixels = pixels.transpose(0, 2, 1)
-        assert records is not None
         np.testing.assert_array_equal(records.targets, labels)
         np.testing.assert_allclose(
             records.features[:, 0], (pixels / 255 - 0.1307) / 0.3081, rtol=0, atol=1e-6

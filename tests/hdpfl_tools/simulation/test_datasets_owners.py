@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from hdpfl_flower.data.run_task import task_of
-from hdpfl_flower.models.task import Records
-from hdpfl_tools.simulation.datasets import HOSPITALS, Dataset, load_dataset
+from hdpfl_tools.simulation.datasets import HOSPITALS, load_dataset
 
 HEADER = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,target\n"
 COUNTS = (12, 10, 9, 5)
@@ -19,21 +18,6 @@ COUNTS = (12, 10, 9, 5)
 @pytest.fixture(autouse=True)
 def _forget_what_was_loaded() -> None:
     load_dataset.cache_clear()
-
-
-def check(dataset: Dataset, name: str) -> Records:
-    """Check the types and shapes that the task promises; return the test records."""
-    assert dataset.task == task_of(name)
-    assert dataset.test is not None
-    assert dataset.owners is not None
-    assert dataset.owners.dtype == np.int64
-    assert dataset.owners.shape == (len(dataset.train),)
-    for records in (dataset.train, dataset.test):
-        assert records.features.dtype == np.float32
-        assert records.features.shape == (len(records), *dataset.task.input_shape)
-        assert records.targets.shape == (len(records),)
-        assert records.targets.dtype == (np.int64 if dataset.task.classes else np.float32)
-    return dataset.test
 
 
 def write_heart(paths: list[Path]) -> None:
@@ -48,8 +32,11 @@ def write_heart(paths: list[Path]) -> None:
 def test_heart_has_four_natural_owners_and_tests_every_fifth(tmp_path: Path, layout: str) -> None:
     write_heart([tmp_path / layout.format(hospital) for hospital in HOSPITALS])
     dataset = load_dataset("heart", str(tmp_path))
-    test = check(dataset, "heart")
-    assert dataset.owners is not None
+    test = dataset.test
+    assert dataset.task == task_of("heart") and dataset.owners.dtype == np.int64
+    for records in (dataset.train, test):
+        assert records.features.shape == (len(records), *dataset.task.input_shape)
+        assert (records.features.dtype, records.targets.dtype) == (np.float32, np.int64)
     np.testing.assert_array_equal(np.bincount(dataset.owners), [10, 8, 8, 4])
     np.testing.assert_array_equal(dataset.train.targets, dataset.owners % 2)
     # Age is the first feature, [20, 90] scaled to [-1, 1].

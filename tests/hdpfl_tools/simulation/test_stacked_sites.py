@@ -18,6 +18,7 @@ from hdpfl_flower.errors import DataError
 from hdpfl_flower.reply_time import node_profile
 from hdpfl_tools.simulation import stacked_sites as together
 from hdpfl_tools.simulation.in_process.grid import LocalGrid
+from hdpfl_tools.simulation.scenarios.budgets import draw_epsilons
 from hdpfl_tools.simulation.sites import _LEDGERS, InProcessContext, simulated_personal_path
 from server_app.run.rounds import finalize_terms
 from tests.client_app.messages import make_site
@@ -71,19 +72,24 @@ def test_stacks_send_as_alone(tmp_path: Path, model: str, monkeypatch: pytest.Mo
 
 def test_personal_models_are_stacked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = []
-    for stacked in (False, True):
+    for stacked, pulls in (
+        (False, "pull=0.5 opted-out=0.05"), (True, "pull=0.5 opted-out=0.05"), (True, "pull=0.5"),
+    ):  # fmt: skip
         if stacked:
             monkeypatch.setattr(plain_sgd.Network, "train", no_training_alone)
-        config = config_of(tmp_path / str(stacked), **{"second": "kept pull=0.5 opted-out=0.05"})
+        config = config_of(tmp_path / f"{stacked}{pulls}", **{"second": f"kept {pulls}"})
         _, grid = one_round(config, stacked=stacked)
         grid.close()
         paths = [simulated_personal_path(config, i) for i in range(SITES)]
         kept.append([load_personal_model(path, 650) for path in paths])
-    for own, other in zip(*kept, strict=True):
+    for own, other in zip(*kept[:2], strict=True):
         assert own is not None
         assert other is not None
         np.testing.assert_allclose(other, own, rtol=0, atol=8 * TOLERANCE)  # not clipped
     assert np.abs(kept[1][0] - kept[0][1]).max() > 80 * TOLERANCE
+    opted_out = np.isinf(draw_epsilons("4+opt-out:0.2", SITES, config.simulation.seed))
+    differ = [not np.array_equal(own, same) for own, same in zip(kept[1], kept[2], strict=True)]
+    assert differ == opted_out.tolist() and 0 < sum(differ) < SITES
 
 
 def test_a_personal_model_adds_one_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,13 +105,6 @@ def test_a_personal_model_adds_one_epoch(tmp_path: Path, monkeypatch: pytest.Mon
     grid.close()
     assert len(steps) == 2 * SITES
     assert steps[::2] == steps[1::2]  # a site's update, then its personal model
-
-
-def test_a_model_that_cannot_be_stacked_trains_alone(tmp_path: Path) -> None:
-    config = config_of(tmp_path, model="cnn")
-    found, grid = one_round(config, stacked=True, present=[0, 1])
-    assert set(found) == {"0", "1"}
-    grid.close()
 
 
 def test_a_site_outside_the_stack_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

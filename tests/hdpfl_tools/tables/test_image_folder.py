@@ -166,7 +166,6 @@ def test_one_image_of_each_folder_is_used_where_it_is_the_unit(tmp_path: Path) -
     assert "error: 31 folders lie inside of the class folders" in check(tmp_path)
     source = source_of(tmp_path, id="folder", holdout=0.4)
     data = read_site_data(source, IMAGES, "")
-    assert data.test is not None
     assert len(data.train) + len(data.test) == 30
     assert data.ids is not None
     assert len(set(data.ids)) == len(data.train)

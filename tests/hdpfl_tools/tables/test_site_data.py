@@ -92,7 +92,6 @@ def test_the_share_is_held_out_and_the_parts_are_the_whole(tmp_path: Path) -> No
     path = write_csv(tmp_path / "t.csv", [f"{i / 4},{i % 2}" for i in range(4000)])
     whole = read_site_data(source(path, "csv"), TABLE, TEXT).train
     data = read_site_data(source(path, "csv", 0.25), TABLE, TEXT)
-    assert data.test is not None
     # Binomial(4000, 1/4): beyond 6 standard deviations in fewer than 1e-8 of all keys.
     assert abs(len(data.test) - 1000) < 6 * np.sqrt(4000 * 0.25 * 0.75)
     both = np.concatenate([data.train.features, data.test.features])
@@ -139,7 +138,6 @@ def test_a_unit_stays_on_its_side_whatever_its_record_says(tmp_path: Path) -> No
         lines = [f"p{i},{value},1" for i in range(50)]
         path = write_csv(tmp_path / "t.csv", lines, "who,a,y")
         data = read_site_data(source(path, "csv", 0.5, "who"), TABLE, WITH_ID)
-        assert data.ids is not None
         assert len(data.ids) == len(data.train)
         sides.append(data.ids)
     assert sides[0] == sides[1] == sides[2]
@@ -172,7 +170,6 @@ def held_out(
             writer.writeheader()
             writer.writerows(rows)
     read = read_unit_records(source(path, form, 0.4, unit), Schema.parse(schema).task, schema)
-    assert read.positions is not None
     return {round(2 * rows[at]["b"]) for at in read.positions[read.held_out].tolist()}
 
 

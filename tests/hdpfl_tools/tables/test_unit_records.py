@@ -74,7 +74,6 @@ def test_units_hold_means_of_last_rows(tmp_path: Path, holdout: float) -> None:
     where = last_by_day(tmp_path, [*rows, "5,1,,01.03.2024", "9,?,p1,31.03.2024"])
     given = where.model_copy(update={"records_per_unit": 9, "holdout": holdout})
     data, every = read_site_data(given, TABLE, WITH_ID), read_unit_records(given, TABLE, WITH_ID)
-    assert data.units is not None
     assert data.units.features.shape == (len(data.train), 9, 1)
     assert np.array_equal(data.units.features[:, 0], data.train.features)  # and so of the filling
     assert data.summary.left_out["repeated id"] == 0
@@ -88,7 +87,6 @@ def test_units_hold_means_of_last_rows(tmp_path: Path, holdout: float) -> None:
         assert sorted([*told][: len(own)]) == sorted(held)
     fewer = read_site_data(given.model_copy(update={"records_per_unit": 2}), TABLE, WITH_ID)
     assert fewer.summary.left_out["repeated id"] == 60 - 2 * 7
-    assert fewer.units is not None
     assert np.array_equal(fewer.units.features, data.units.features[:, :2])
 
 

@@ -69,7 +69,6 @@ def test_a_rule_sees_the_shared_part_and_each_site_keeps_its_own(tmp_path: Path,
     for index in range(SITES):
         state = load_state(simulated_state_path(config, index))
         model = read_personal_model(simulated_model_path(config, index))
-        assert model is not None
         assert state.part is not None
         assert (state.rounds, state.first_round, model.kind) == (3, 1, "private")
         whole = flatten(model.arrays)

@@ -96,12 +96,6 @@ def test_the_appendix_and_the_authors_code(k: int) -> None:
     assert centred.gauges["subspace_rank"] == min(k, 2)
 
 
-def test_the_weights_are_weiavgs_and_the_journal_says_who_is_public() -> None:
-    outcome = combine(rows_of())
-    np.testing.assert_allclose(outcome.weights, SHARES, rtol=1e-12)
-    np.testing.assert_array_equal(outcome.gauges["public"], PUBLIC)
-
-
 def test_an_update_of_zeros_is_not_public() -> None:
     """Alone among the public ones, it would project everybody else's update to nothing."""
     rows = rows_of()

@@ -17,7 +17,7 @@ from strategies import make_strategy
 from studies.fedhdp.level_study import LevelStudy, alike_opt_outs
 from studies.fedhdp.level_tables import LevelResult, findings
 from studies.fedhdp.table_1 import FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED
-from studies.framework.results import Value, best_rate, value_of
+from studies.framework.results import Value, best_rate
 from studies.framework.study import Options
 
 DIGITS = Options(dataset="digits")
@@ -102,18 +102,3 @@ def test_the_table_has_the_papers_columns() -> None:
     assert "'fedhdp r = 0.1', the best by the search, is +2.0 points from 'dp-fedavg'" in notes
     assert "'fedhdp auto' is -0.5 points from 'fedhdp r = 0.1'" in notes
     assert "* the best rate lies at the edge" in notes
-
-
-@pytest.mark.slow
-def test_a_search_is_made_and_kept(tmp_path: Path) -> None:
-    options = replace(
-        DIGITS, rounds=2, learning_rates=(0.5, 2.0), strategies=("dp-fedavg", "fedhdp auto"),
-        processes=1,
-    )  # fmt: skip
-    one = FEDHDP_SKEWED.conduct(options, tmp_path)
-    assert len(list((tmp_path / "runs").iterdir())) == 2 * 2 + 2
-    assert FEDHDP_SKEWED.conduct(options, tmp_path) == one
-    for cell in one.numbers["cells"]:
-        assert set(cell["search"]) == {"0.5", "2"}
-        assert cell["levels"]["personal: private"]["accuracy"] > 50
-    assert value_of([[{"metrics": {"accuracy": 0.5}}]]).mean == 50

@@ -61,8 +61,6 @@ def test_the_task_is_found_and_stands_in_the_terms(
 def test_every_fifth_record_of_each_owner_is_the_test(tmp_path: Path) -> None:
     owner = np.array(["b"] * 10 + ["a"] * 5 + ["b"] * 5)
     data = data_of(tmp_path, {"x": X, "y": CLASSES, "owner": owner})
-    assert data.test is not None
-    assert data.test_owners is not None
     assert data.owners is not None
     assert data.test.features[:, 0].tolist() == X[[4, 9, 14, 19], 0].tolist()
     assert data.test_owners.tolist() == [1, 1, 0, 1]
@@ -76,7 +74,6 @@ def test_a_test_set_is_taken_as_it_is(tmp_path: Path) -> None:
     owners = {"owner": np.arange(20) // 10, "owner_test": np.array([1, 0])}
     data = data_of(tmp_path, arrays | owners)
     assert (len(data.train), len(data.test or ())) == (20, 2)
-    assert data.test_owners is not None
     assert data.test_owners.tolist() == [1, 0]
     one = data_of(tmp_path, arrays | {"x": X[:1], "y": CLASSES[:1]})
     assert len(one.train) == 1

@@ -83,7 +83,6 @@ def test_every_record_is_at_one_site_as_its_group_sees_it(kind: str) -> None:
         records, none = simulated_records(terms, site, 21)
         before, group = simulated_records(plain, site, 21)[0], (site + 3) // 6
         assert none is None
-        assert groups is not None
         assert groups.of_site(site, 21) == group
         expected = seen_by(before, groups, group, task)
         assert np.array_equal(records.features, expected.features)

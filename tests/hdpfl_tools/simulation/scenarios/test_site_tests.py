@@ -33,12 +33,7 @@ def test_a_site_of_one_owner_is_tested_on_that_owners_records_alone() -> None:
 
 @pytest.mark.parametrize("spec", ["dirichlet:0.3", "pathological:2", "shards:2"])
 def test_a_drawn_sites_test_has_the_sites_shares_of_the_classes(spec: str) -> None:
-    """Against records of the test set drawn by the site's own shares; 1e-3 of them fail by chance.
-
-    A mean over m draws of 0 or 1 lies within 4 / (2√m) of its expectation but for 6e-5 of draws.
-    """
     data = load_dataset("digits", "")
-    assert data.test is not None
     rows = split(data.train.targets, data.owners, 5, spec, seed=3)
     own = own_tests(data, rows, spec)
     right = np.random.default_rng(0).random(len(data.test)) < data.test.targets / 9
@@ -52,10 +47,6 @@ def test_a_drawn_sites_test_has_the_sites_shares_of_the_classes(spec: str) -> No
         wanted = data.train.targets[part]
         exact = np.mean([right[data.test.targets == label].mean() for label in wanted])
         assert found == pytest.approx(float(exact))
-        drawn = np.random.default_rng(site).choice(wanted, 4000)
-        draws = [np.random.default_rng([site, i]).choice(np.flatnonzero(data.test.targets == label))
-                 for i, label in enumerate(drawn)]  # fmt: skip
-        assert abs(right[draws].mean() - found) < 4 / (2 * np.sqrt(4000))
         off.append(abs(found - right.mean()))
     assert max(off) > 0.1, "the pooled test set is another one"
 
@@ -73,7 +64,6 @@ def test_a_regression_has_its_errors_and_r2_may_be_negative() -> None:
 
 def test_no_record_of_a_test_is_trained_on() -> None:
     data = load_dataset("digits", "")
-    assert data.test is not None
     rows = np.concatenate(rows_of_sites("digits", "", "dirichlet:0.3", 1, 4))
     trained = {data.train.features[row].tobytes() for row in rows}
     assert len(trained & {record.tobytes() for record in data.test.features}) <= 1

@@ -169,7 +169,6 @@ class SiteFolder:
         """Charge a run and release ``rounds`` of it, as a round would."""
         # Not validated: a ledger of an older version may hold any name.
         site, terms = self.profile, self.terms.model_copy(update={"run_id": run_id})
-        assert site.ledger is not None
         made = make_plan(site, terms)
         frozen = ChargedPlan(made.to_json(), terms.to_json(), made.epsilon, made.delta)
         ledger = Ledger(site.ledger.path, site.ledger.anchor)

@@ -122,7 +122,6 @@ def test_a_ditto_model_without_noise_is_never_called_private(
     untuned = untuned_model(Site(site.profile, site.terms), final.arrays)
     save_personal_model(personal_model_file(site.profile.state.path, "run-1"), untuned)
     own = read_personal_model(personal_model_file(site.profile.state.path, "run-1"))
-    assert own is not None
     assert own.kind == kind
     found = {each.name: each.kind for each in candidates(site.profile, final, task)}
     assert found["personal model"] == kind
@@ -134,7 +133,6 @@ def test_a_file_that_does_not_say_private_is_not(site, word: str) -> None:
     path = personal_model_file(site.profile.state.path, "run-1")
     save_personal_model(path, model)
     found = read_personal_model(path)
-    assert found is not None
     assert found.kind == "kept"
 
 
@@ -160,7 +158,6 @@ def test_tuning_closes_the_run_and_keeps_the_model_apart(opened) -> None:
     assert LABELS["kept"] in tuned.out
     assert LABELS["kept"] in site("model", "show", "--tuned").out
     kept = read_personal_model(home_tuned_path(site.profile.state.path, "run-1"))
-    assert kept is not None
     assert kept.kind == "kept"
     assert personal_model_file(site.profile.state.path, "run-1").read_bytes() == own
     assert Ledger(site.ledger_path).account().closed == {"run-1"}
