@@ -60,13 +60,13 @@ class InProcessContext(SiteContext):
 
     @property
     def trained(self) -> Trained:
-        """Work that ``stacked.py`` did for the node's next message."""
+        """Work that ``stacked_sites.py`` did for the node's next message."""
         trained: Trained = self.__dict__.setdefault("_trained", {})
         return trained
 
     @property
     def taken(self) -> Taken:
-        """Reservation of ``stacked.py`` for the node's next message."""
+        """Reservation of ``stacked_sites.py`` for the node's next message."""
         taken: Taken = self.__dict__.setdefault("_taken", {})
         return taken
 
