@@ -252,7 +252,7 @@ def _release_once(
     """Return the run's one release of a kind, sealed; None: no plan pays, or it is lost.
 
     A release that broke off before its seal is spent: nothing draws it a second time. Where the
-    kind is optional, the run goes on without it.
+    kind is optional, the run continues without it.
 
     Args:
         site: owner of the records.

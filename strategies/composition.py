@@ -73,7 +73,7 @@ class Combination:
         return config.with_rate(is_found=is_found)
 
     def _can_find_rate(self, config: RunConfig) -> bool:
-        """Return whether a found rate suits the run: nothing refuses it, and it is all that moves.
+        """Return whether the server may find its rate in this run.
 
         A part or a second model at a site moves at the site's rate alone, and a guard takes out of
         the model only moves at a known rate.

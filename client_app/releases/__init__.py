@@ -13,7 +13,7 @@ ELSEWHERE: Final[dict[str, str]] = {}
 
 
 def half_of(kind: ReleaseKind | type[ReleaseKind]) -> SiteHalf:
-    """Return the site's half of a registered kind; one that does nothing of a free kind.
+    """Return the site's half of a registered kind; an empty half of a free kind.
 
     Args:
         kind: of the registry: a class of ours or of a user's project, and no text of a message.

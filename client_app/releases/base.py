@@ -21,7 +21,7 @@ Work = Callable[[], bytes]
 
 
 class SiteHalf:
-    """A kind at a site; each default is of a kind that does nothing there."""
+    """Work of a kind at a site; the defaults are empty."""
 
     def prepare(self, site: Site, plan: Plan, arrays: Arrays | None) -> Work:
         """Return the work, after everything that may fail without a charge.

@@ -43,7 +43,7 @@ def tune(site: Site, plan: Plan, whole: Arrays) -> bytes:
     terms, training = site.terms, site.profile.training
     start = flatten(whole)
     round_plan = plan.steps_beside(Tuning.release, terms.clip_norm)
-    place = tuned_place(terms, site.task, len(start))
+    coordinates = tuned_place(terms, site.task, len(start))
     engine = engine_for(terms.model, site.task, training.engine, pick_device(training.device))
     update = train(
         engine,
@@ -53,7 +53,7 @@ def tune(site: Site, plan: Plan, whole: Arrays) -> bytes:
         terms.learning_rate,
         site.streams(terms.rounds, Tuning.release),
         training.physical_batch,
-        phases=(Phase(round_plan.steps.count, place),),
+        phases=(Phase(round_plan.steps.count, coordinates),),
     )
     return wire.encode_update(update)
 

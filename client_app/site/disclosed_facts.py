@@ -9,7 +9,7 @@ from hdpfl_flower.errors import Declined
 
 
 def disclosed_facts(site: Site) -> dict[str, int | float]:
-    """Return the disclosed facts by name; no record is read and nothing is charged."""
+    """Return the disclosed facts by name, without records or charges."""
     disclose, profile, terms = site.profile.disclose, site.profile, site.terms
     facts: dict[str, int | float] = {}
     if site.partition is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -260,12 +261,12 @@ def allowed_layout(profile: Profile, spec: str, task: Task) -> Arrays:
     return layout_of(spec, task)
 
 
-class SiteContext(Context):
+class SiteContext(Context, ABC):
     """Context of a node that brings its site, as a simulation's does."""
 
+    @abstractmethod
     def open_site(self, terms: RunTerms, profile: Profile | None) -> Site:
         """Return the site; arguments and errors as :func:`open_site`."""
-        raise NotImplementedError
 
 
 def open_site(context: Context, terms: RunTerms, profile: Profile | None) -> Site:

@@ -110,8 +110,8 @@ class Trainer:
                 round_plan.steps.count, self.start, lambda phase: self._select(phase, round_plan)
             )
             course = replace(planned, pull=planned.pull or self.pull)
-            left = round_plan.steps.count - terms.work.extra_steps
-            round_plan = replace(round_plan, steps=replace(round_plan.steps, count=left))
+            steps_left = round_plan.steps.count - terms.work.extra_steps
+            round_plan = replace(round_plan, steps=replace(round_plan.steps, count=steps_left))
         # Stacked training of a simulation may have left it for this very request.
         update = self._site.trained(self._instructions.digest, UPDATE)
         if update is None:

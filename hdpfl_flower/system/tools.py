@@ -11,7 +11,8 @@ from hdpfl_flower.errors import InstallationError
 def tool(name: str) -> Any:
     """Import a module of ``hdpfl_tools``, which the wheel has and no app holds.
 
-    A deployed site never comes here: its app runs without that package.
+    A site calls it for a profile with ``[simulation]`` and under Ray alone: a deployed one runs
+    without that package.
 
     Raises:
         InstallationError: the wheel of hdpfl-flower is not installed.

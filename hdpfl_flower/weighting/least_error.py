@@ -115,8 +115,8 @@ class MMSEState(RobustHDPState):
         """Return the departure with that of the last round, at the server's last rate."""
         if self.last is None:
             return self.departure
-        now = self.last.scaled(self.rate)
-        return now if self.departure is None else self.departure.plus(now)
+        last = self.last.scaled(self.rate)
+        return last if self.departure is None else self.departure.plus(last)
 
     def moved(self, rate: float, past: float = 1.0) -> MMSEState:
         """Return the state after a step at ``rate``; earlier moves are ``past`` times as long."""
@@ -204,11 +204,11 @@ class LeastError:
         target = np.zeros(len(steps))
         target[measured] = _target(updates, measured)
         shares, directions = self._shares(state, updates, measured, target, of_steps)
-        middle = float(steps[measured].mean())
+        mean_steps = float(steps[measured].mean())
         parts = _parts(head, updates.updates.shape[1])
-        now = np.where(np.isfinite(of_steps), middle**2 * of_steps, 0.0)
-        factors = middle * (shares - target) / steps
-        noises = _noises(shares, target, now, parts)
+        noise = np.where(np.isfinite(of_steps), mean_steps**2 * of_steps, 0.0)
+        factors = mean_steps * (shares - target) / steps
+        noises = _noises(shares, target, noise, parts)
         by_site = dict(zip(updates.sites, factors.T, strict=True))
         step = _sum(head, factors, updates.updates)
         last = Departure(step, *noises, by_site)
@@ -218,7 +218,7 @@ class LeastError:
         state = replace(state, kept=kept_shares)
         # The updates are sums over the local steps: uᵢ has the weight pᵢ/kᵢ.
         shares = (target + kept_shares[:, None] * (shares - target)) / steps
-        scales = middle * shares.sum(axis=1)
+        scales = mean_steps * shares.sum(axis=1)
         shares /= shares.sum(axis=1, keepdims=True)
         gauges = {
             **measures.gauges,
@@ -250,7 +250,7 @@ class LeastError:
         sums = [state.sums[updates.sites[i]] for i in measured]
         rounds = np.array([upload_sum.rounds for upload_sum in sums])
         noises = np.array([upload_sum.noise for upload_sum in sums])
-        q, now = target[measured], noise[measured]
+        q, variances = target[measured], noise[measured]
         shares = np.tile(target, (len(state.ends), 1))
         directions = 0
         for block, (start, end) in enumerate(pairwise((0, *state.ends))):
@@ -262,7 +262,7 @@ class LeastError:
             differ = differences(totals, rounds, noises).times(CURVATURE * self.terms.rounds)
             directions += differ.factors.shape[1]
             # Of a block's coordinates only those kept are counted, of the noise as of the bias.
-            shares[block, measured] = least_error_weights(q, differ, (end - start) * now)
+            shares[block, measured] = least_error_weights(q, differ, (end - start) * variances)
         return shares, directions / len(state.ends)
 
 

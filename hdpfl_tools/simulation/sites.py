@@ -18,7 +18,6 @@ import numpy.typing as npt
 from flwr.app import Context
 
 from client_app.after_run.personal_model import personal_model_file
-from client_app.site.personal_state import kept_state_path
 from client_app.site.site import Site, SiteContext, check_no_own_dataset
 from client_app.training.ditto import kept_personal_path
 from hdpfl_flower.config.profile import Profile
@@ -332,11 +331,6 @@ def simulated_ledger(config: RunConfig, index: int) -> Path:
         / str(index)
         / "ledger.sqlite"
     )
-
-
-def simulated_state_path(config: RunConfig, index: int) -> Path:
-    """Return the path of a simulated site's personal state."""
-    return kept_state_path(simulated_ledger(config, index).parent, config.terms)
 
 
 def simulated_personal_path(config: RunConfig, index: int) -> Path:

@@ -186,3 +186,11 @@ class Projecting:
             terms, server_round, model_in(terms, server_round), project
         )
         return send({"profile": str(profile)}, kind, content, memory=self.memory)
+
+
+def simulated_state_path(config: RunConfig, index: int) -> Path:
+    """Return the path of a simulated site's personal state."""
+    from client_app.site.personal_state import kept_state_path
+    from hdpfl_tools.simulation.sites import simulated_ledger
+
+    return kept_state_path(simulated_ledger(config, index).parent, config.terms)

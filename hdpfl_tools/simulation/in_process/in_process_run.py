@@ -58,8 +58,8 @@ def _test_personal_models(
     terms, simulation = config.terms, config.simulation
     # With the terms that the strategy proposed, and the name.
     sent = replace(config, terms=result.sent or terms)
-    whole = makes_personal_model(sent.terms)
-    if not (whole or sent.terms.second is not None) or terms.evaluation != "server":
+    has_own_model = makes_personal_model(sent.terms)
+    if not (has_own_model or sent.terms.second is not None) or terms.evaluation != "server":
         return {}
     data, site_tests = dataset_of(terms, simulation.data_dir), own_tests_of(config, num_sites)
     if site_tests is None:
@@ -69,7 +69,7 @@ def _test_personal_models(
     size = sum(array.size for array in result.arrays.values())
 
     def personal_of(index: int) -> Vector | PersonalModel | None:
-        if whole:
+        if has_own_model:
             return read_personal_model(simulated_model_path(sent, index))
         return load_personal_model(simulated_personal_path(sent, index), size)
 

@@ -44,8 +44,6 @@ from hdpfl_flower.models.task import Task
 from hdpfl_flower.system.files import replace_file, sync
 from hdpfl_tools.tables.site_data import SiteData, stored_site_data
 
-_CHUNK = 2**20
-
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ExportRead:

@@ -19,8 +19,8 @@ from client_app.site.site import Site
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import DataError, Declined
-from hdpfl_tools.simulation.sites import Place, SimulatedSite, simulated_state_path
-from tests.client_app.messages import make_site, terms_of
+from hdpfl_tools.simulation.sites import Place, SimulatedSite
+from tests.client_app.messages import make_site, simulated_state_path, terms_of
 
 VECTORS = {
     "part": np.arange(3, dtype=np.float32),

@@ -14,9 +14,9 @@ from client_app.site.personal_state import PersonalState, load_state
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.networks import flatten
 from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
-from hdpfl_tools.simulation.sites import simulated_model_path, simulated_state_path
+from hdpfl_tools.simulation.sites import simulated_model_path
 from server_app.run.rounds import ready_kernel
-from tests.client_app.messages import config_of
+from tests.client_app.messages import config_of, simulated_state_path
 
 FALSE_ALARM = 1e-6
 """Chance that a statistical test below fails on right code (its seed is fixed)."""

@@ -18,9 +18,10 @@ from hdpfl_flower.models.networks import flatten, unflatten
 from hdpfl_flower.models.parts import Parts, parts_of
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import Plan, make_plan
-from hdpfl_tools.simulation.sites import InProcessContext, draw_profile, simulated_state_path
+from hdpfl_tools.simulation.sites import InProcessContext, draw_profile
 from strategies import make_strategy
 from strategies.core.model_record import initial_arrays
+from tests.client_app.messages import simulated_state_path
 
 SITES = 4
 PARTED: dict[str, dict[str, Any]] = {

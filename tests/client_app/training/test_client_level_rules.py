@@ -30,9 +30,16 @@ from hdpfl_flower.privacy.plan import make_plan
 from hdpfl_flower.releases.feasibility import check_up_front
 from hdpfl_flower.wire import Instructions
 from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
-from hdpfl_tools.simulation.sites import simulated_model_path, simulated_state_path
+from hdpfl_tools.simulation.sites import simulated_model_path
 from hdpfl_tools.simulation.stacked_sgd import stack_for
-from tests.client_app.messages import CLIENT_NOISE, ask, make_site, model_in, terms_of
+from tests.client_app.messages import (
+    CLIENT_NOISE,
+    ask,
+    make_site,
+    model_in,
+    simulated_state_path,
+    terms_of,
+)
 
 LONG = np.array([3.0, 0.0, -4.0])
 

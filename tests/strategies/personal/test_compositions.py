@@ -16,9 +16,10 @@ from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.models.networks import flatten
 from hdpfl_flower.models.parts import parts_of
 from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
-from hdpfl_tools.simulation.sites import simulated_model_path, simulated_state_path
+from hdpfl_tools.simulation.sites import simulated_model_path
 from server_app.run.rounds import RunResult
 from tests.cases import sampled
+from tests.client_app.messages import simulated_state_path
 
 pytestmark = pytest.mark.usefixtures("guessed_noise")
 

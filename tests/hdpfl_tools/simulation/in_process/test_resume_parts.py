@@ -13,9 +13,10 @@ from client_app.site.personal_state import PersonalState, save_state
 from client_app.work import base
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_tools.simulation.in_process.in_process_run import resume_in_process, run_in_process
-from hdpfl_tools.simulation.sites import simulated_model_path, simulated_state_path
+from hdpfl_tools.simulation.sites import simulated_model_path
 from server_app.run.resume import open_run
 from server_app.run.rounds import RunResult
+from tests.client_app.messages import simulated_state_path
 
 SITES, ROUNDS = 3, 4
 CASES: dict[str, dict[str, Any]] = {
