@@ -41,9 +41,9 @@ from hdpfl_flower.privacy.policy import (
 from hdpfl_flower.releases import KINDS, asked, asked_kind, stays
 from hdpfl_flower.releases.base import ReleaseKind
 from hdpfl_flower.releases.of_run import makes_personal_model
-from hdpfl_flower.reply_time import Arrival, arrival, reply_with, wait_until_due
+from hdpfl_flower.reply_time import Arrival, arrival, wait_until_due
 from hdpfl_flower.system.printable import site_log
-from hdpfl_flower.wire import Instructions, WireError
+from hdpfl_flower.wire import Instructions, WireError, reply_with
 
 if TYPE_CHECKING:
     from client_app.training.client_level import ClientLevelTrainer
@@ -72,7 +72,7 @@ def guarded(handler: Handler | None) -> Callable[[Message, Context], Message]:
         arrived = None
         try:
             # The clock starts first: all work, reading the profile included, lies within the wait.
-            arrived = arrival(context)
+            arrived = arrival(context.node_config)
             answered = answer(message, context, arrived.profile)
             return reply_with(answered, message, wait_until_due(arrived))
         except KeyboardInterrupt:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from flwr.app import Context, Message, RecordDict
-
-from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.system.printable import site_log
 
@@ -45,28 +44,28 @@ class Arrival:
         return self.profile.reply_after if self.profile is not None else 0.0
 
 
-def node_profile(context: Context) -> Profile | None:
+def node_profile(node_config: Mapping[str, Any]) -> Profile | None:
     """Return the profile that the node's configuration names, if any.
 
     Raises:
         ProfileError: the file is missing or wrong.
     """
-    path = context.node_config.get("profile")
+    path = node_config.get("profile")
     return Profile.load(Path(path).expanduser()) if isinstance(path, str) else None
 
 
-def arrival(context: Context) -> Arrival:
+def arrival(node_config: Mapping[str, Any]) -> Arrival:
     """Return when the message in hand arrived: now.
 
     Args:
-        context: of the node, which names the profile. It is read here, before any work: a profile
-            that is removed meanwhile does not shorten the wait.
+        node_config: it names the profile, which is read here, before any work: a profile that is
+            removed meanwhile does not shorten the wait.
 
     Raises:
         ProfileError: the profile cannot be read, so no work may begin.
     """
     since, wall = time.monotonic(), time.time()  # before the profile: reading it takes time, too
-    return Arrival(since, wall, node_profile(context))
+    return Arrival(since, wall, node_profile(node_config))
 
 
 def wait_until_due(arrived: Arrival) -> float | None:
@@ -95,24 +94,3 @@ def wait_until_due(arrived: Arrival) -> float | None:
     while (left := end - time.monotonic()) > 0:
         time.sleep(min(left, _LONGEST_SLEEP))
     return arrived.wall + multiple * arrived.reply_after
-
-
-def reply_with(answered: RecordDict | int, request: Message, created_at: float | None) -> Message:
-    """Return a reply with its creation time set, and the rest of the request's time to live.
-
-    Args:
-        answered: the content, or the code of a refusal.
-        request: the message that it answers.
-        created_at: of :func:`wait_until_due`; None leaves the time of Flower.
-
-    Guarantees:
-        Both numbers are functions of the request and of ``created_at`` alone.
-    """
-    if isinstance(answered, int):
-        reply = wire.refusal(answered, request)
-    else:
-        reply = Message(answered, reply_to=request)
-    if created_at is not None:
-        reply.metadata.created_at = created_at
-        reply.metadata.ttl = request.metadata.created_at + request.metadata.ttl - created_at
-    return reply

@@ -349,6 +349,27 @@ def refusal(code: int, request: Message) -> Message:
     return Message(Error(code, REASONS[code]), reply_to=request)
 
 
+def reply_with(answered: RecordDict | int, request: Message, created_at: float | None) -> Message:
+    """Return a reply with its creation time set, and the rest of the request's time to live.
+
+    Args:
+        answered: the content, or the code of a refusal.
+        request: the message that it answers.
+        created_at: of ``reply_time.wait_until_due``; None leaves the time of Flower.
+
+    Guarantees:
+        Both numbers are functions of the request and of ``created_at`` alone.
+    """
+    if isinstance(answered, int):
+        reply = refusal(answered, request)
+    else:
+        reply = Message(answered, reply_to=request)
+    if created_at is not None:
+        reply.metadata.created_at = created_at
+        reply.metadata.ttl = request.metadata.created_at + request.metadata.ttl - created_at
+    return reply
+
+
 def _read_numbers(content: RecordDict, key: str, allowed: frozenset[str]) -> dict[str, float]:
     """Return the numbers of the only record; callers check their range."""
     record = content.get(key)

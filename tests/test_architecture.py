@@ -46,7 +46,7 @@ hdpfl_flower.weighting: hdpfl_flower.config hdpfl_flower.estimators hdpfl_flower
     hdpfl_flower.local_steps hdpfl_flower.updates
 hdpfl_flower.payloads:
 hdpfl_flower.wire: hdpfl_flower.config hdpfl_flower.models hdpfl_flower.payloads
-hdpfl_flower.reply_time: hdpfl_flower.config hdpfl_flower.system hdpfl_flower.wire
+hdpfl_flower.reply_time: hdpfl_flower.config hdpfl_flower.system
 hdpfl_flower.privacy.accounting: hdpfl_flower.config hdpfl_flower.privacy.pld
 hdpfl_flower.privacy: hdpfl_flower.work hdpfl_flower.releases hdpfl_flower.config
     hdpfl_flower.data hdpfl_flower.linalg hdpfl_flower.models hdpfl_flower.system
@@ -124,7 +124,6 @@ MAY_IMPORT = {
 
 FLWR = {
     "hdpfl_flower.wire",
-    "hdpfl_flower.reply_time",
     "hdpfl_flower.system.patient",
     "hdpfl_flower.doors.noise_aware",
     "hdpfl_flower.doors.private_updates",

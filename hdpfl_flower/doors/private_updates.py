@@ -27,7 +27,7 @@ from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.privacy.central_dp import clip_update
 from hdpfl_flower.privacy.noise import ReleaseStreams, add_noise
 from hdpfl_flower.privacy.plan import Plan, make_plan
-from hdpfl_flower.reply_time import Arrival, reply_with, wait_until_due
+from hdpfl_flower.reply_time import Arrival, wait_until_due
 from hdpfl_flower.system.printable import site_log
 
 log = site_log()
@@ -114,7 +114,7 @@ class PrivateUpdates:
         """Answer a round with a noisy update, other messages with a constant code."""
         arrived = Arrival(time.monotonic(), time.time(), self._profile)
         answered = self._content_or_code(message, context, call_next)
-        return reply_with(answered, message, wait_until_due(arrived))
+        return wire.reply_with(answered, message, wait_until_due(arrived))
 
     def _content_or_code(
         self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]

@@ -136,7 +136,7 @@ def _read(asked: Sequence[Asked], private: bool) -> _Found:
                 continue
             if terms.noise != "server" and not (private and terms.noise == "records"):
                 continue
-            site = open_site(context, terms, node_profile(context))
+            site = open_site(context, terms, node_profile(context.node_config))
             check_policy(site.profile, terms)
             check_round(terms, instructions.server_round)
             device = pick_device(site.profile.training.device)

@@ -135,7 +135,7 @@ def test_terms_cannot_make_a_deployed_node_a_simulation(tmp_path: Path) -> None:
     )
     assert send({"partition-id": 0, "num-partitions": 2}, wire.TRAIN, content).has_error()
     context = _context({"profile": str(profile)})
-    site = open_site(context, terms_of(), node_profile(context))
+    site = open_site(context, terms_of(), node_profile(context.node_config))
     assert not site.simulated
     assert site.streams(1, "update").noise.bytes(8) != site.streams(1, "update").noise.bytes(8)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -250,8 +251,8 @@ def test_a_real_round_takes_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
     came: list[timing.Arrival] = []
     arrival = timing.arrival
 
-    def noted(context: Context) -> timing.Arrival:
-        came.append(arrival(context))
+    def noted(node_config: Mapping[str, Any]) -> timing.Arrival:
+        came.append(arrival(node_config))
         return came[-1]
 
     profile = site_with(tmp_path, "reply-after = 1.5")

@@ -24,7 +24,9 @@ MODULE = "hdpfl_flower.reply_time"
 def watch(timing: ModuleType) -> None:
     """Wrap the three calls with which a site times a reply."""
     noted: dict[str, Any] = {}
-    arrival, wait, reply_with = timing.arrival, timing.wait_until_due, timing.reply_with
+    from hdpfl_flower import wire
+
+    arrival, wait, reply_with = timing.arrival, timing.wait_until_due, wire.reply_with
 
     def arrival_noted(*words: Any) -> Any:
         came = arrival(*words)
@@ -46,7 +48,8 @@ def watch(timing: ModuleType) -> None:
             time.sleep(0.1)
         return reply_with(answered, request, created_at)
 
-    vars(timing).update(arrival=arrival_noted, wait_until_due=wait_noted, reply_with=reply_noted)
+    vars(timing).update(arrival=arrival_noted, wait_until_due=wait_noted)
+    vars(wire).update(reply_with=reply_noted)  # its user imports it after this module
 
 
 class Watcher(importlib.abc.MetaPathFinder):

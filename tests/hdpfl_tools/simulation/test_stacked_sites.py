@@ -156,7 +156,7 @@ def test_a_deployed_site_takes_no_work_from_anybody(tmp_path: Path) -> None:
     profile = make_site(tmp_path)
     context = Context(1, 5, {"profile": str(profile)}, RecordDict(), {})
     context.__dict__["_trained"] = {("digest", "update"): np.ones(3, np.float32)}
-    site = open_site(context, config_of(tmp_path).terms, node_profile(context))
+    site = open_site(context, config_of(tmp_path).terms, node_profile(context.node_config))
     assert site.trained("digest", "update") is None
     assert not site.in_process
 
