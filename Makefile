@@ -98,6 +98,7 @@ demo-docker:
 	$(COMPOSE) build
 	$(COMPOSE) up -d
 	$(COMPOSE) run --rm run
+	$(COMPOSE) run --rm run python /srv/hdpfl/src/deploy/containers.py run /srv/hdpfl/src/deploy/demo/shared.toml
 	@echo 'dashboards: http://127.0.0.1:3000 (coordinator), :3001 to :3004 (sites)'
 
 down-docker:

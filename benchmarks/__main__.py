@@ -14,6 +14,7 @@ from benchmarks.timing import console
 NAMES = (
     "dpsgd",
     "federation",
+    "shared_noise",
     "scale",
     "records",
     "gpu",

@@ -110,7 +110,7 @@ class Federation:
 
 
 @contextlib.contextmanager
-def _federation(copies: int) -> Iterator[Federation]:
+def federation(copies: int) -> Iterator[Federation]:
     """Start the hospitals, each so many times, with room for the runs here."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -127,25 +127,21 @@ def _federation(copies: int) -> Iterator[Federation]:
             "OMP_NUM_THREADS": "1",
             "FLWR_HOME": str(home / "federation" / "superlink"),
         }
-        federation = Federation(home, {**os.environ, **variables})
+        made = Federation(home, {**os.environ, **variables})
         try:
-            federation.call("up", "--sites", home / "sites")
-            yield federation
+            made.call("up", "--sites", home / "sites")
+            yield made
         finally:
-            federation.call("down")
+            made.call("down")
 
 
 def main() -> None:
     """Print the seconds of a round beside the quickstart's."""
     ours, theirs = list[float](), list[float]()
-    with _federation(NODES // len(SITES)) as up:
+    with federation(NODES // len(SITES)) as up:
         for turn in range(TURNS):
             folder = up.run(f"turn-{turn}", rounds=ROUNDS, **{"min-sites": NODES})
-            events = read_journal(folder / "journal.jsonl")
-            ends = [
-                datetime.fromisoformat(e["at"]).timestamp() for e in events if e["event"] == "round"
-            ]
-            ours += _between(ends)
+            ours += seconds_of(folder)
             numbers = sum(array.size for array in load_file(folder / "model.safetensors").values())
             theirs += _between(_quickstart(up, turn, numbers))
     ratio = statistics.median(ours) / statistics.median(theirs)
@@ -157,6 +153,14 @@ def main() -> None:
             ["ours", f"{statistics.median(ours):.1f}", ""],
             ["ours / Flower's", f"{ratio:.2f}", f"≤ {BAR}"],
         ],
+    )
+
+
+def seconds_of(folder: Path) -> list[float]:
+    """Return the seconds between two ends of rounds of the run in ``folder``."""
+    events = read_journal(folder / "journal.jsonl")
+    return _between(
+        [datetime.fromisoformat(e["at"]).timestamp() for e in events if e["event"] == "round"]
     )
 
 

@@ -28,7 +28,7 @@ from hdpfl_flower.privacy.accounting import Steps
 from hdpfl_flower.privacy.noise import RandomStream, ReleaseStreams
 from hdpfl_flower.privacy.plan import RoundPlan
 from hdpfl_flower.system.devices import present
-from hdpfl_flower.work.backbone import read_backbone
+from hdpfl_flower.work.backbone import ViTB16
 
 STEPS = 4
 
@@ -121,9 +121,7 @@ def vit(side: int) -> nn.Module:
     torch.manual_seed(0)
     network = VisionTransformer(side, 16, *size)
     network.heads = nn.Identity()
-    settings = read_backbone("vit_b_16 adapter=lora:4")
-    if settings is None:
-        raise ValueError("no backbone")
+    settings = ViTB16(adapter="lora:4")
     return adapt(network.requires_grad_(False), nn.Linear(size[2], 10), settings)
 
 

@@ -1,7 +1,8 @@
-"""A message over a large table: prepared records beside reading the export.
+"""A large table: its import beside other readers, and a message over its prepared records.
 
 Messages of one step on about one record, to sites of few and of many rows. All else in a message is
-the same, so that the difference is the cost of the rows.
+the same, so that the difference is the cost of the rows. The import checks, digests and counts all
+cells; the others write the texts of the same CSV to Parquet.
 """
 
 from __future__ import annotations
@@ -10,22 +11,29 @@ import itertools
 import tempfile
 from pathlib import Path
 
+import duckdb
 import numpy as np
+import pandas
+import pyarrow as pa
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
+from pyarrow import csv
 
 from benchmarks.timing import interleaved, show
 from client_app.app import app
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
+from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_tools.site.approval.preparation import bind_run
+from hdpfl_tools.tables.frozen_table import delete_table, import_table
 from hdpfl_tools.tables.site_data import read_site_data
 
 ROWS, FEW, COLUMNS, BAR = 100_000, 100, 40, 0.1
+IMPORTED, IMPORT_BAR = 2_000_000, 60
 TERMS = RunConfig.parse(
     {
         "run-id": "run-1",
@@ -81,8 +89,8 @@ class _Site:
 
     def answer(self) -> None:
         """Answer the next round's message."""
-        model = wire.write_model(arrays_of(build_model(TERMS.model, task_for(TERMS), 1)))
-        content = wire.write_instructions(TERMS, next(self._rounds), model)
+        model = server_wire.write_model(arrays_of(build_model(TERMS.model, task_for(TERMS), 1)))
+        content = server_wire.write_instructions(TERMS, next(self._rounds), model)
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         message = Message(content, 5, wire.TRAIN)
         reply = app(message, Context(1, 5, {"profile": str(self._path)}, RecordDict(), {}))
@@ -97,8 +105,9 @@ class _Site:
 
 
 def main() -> None:
-    """Print the CPU seconds that the rows cost a message."""
+    """Print the CPU seconds of an import, and those that the rows cost a message."""
     with tempfile.TemporaryDirectory() as folder:
+        _import(Path(folder))
         few, many = _Site(Path(folder, "few"), FEW), _Site(Path(folder, "many"), ROWS)
         seconds = interleaved({"few": few.answer, "many": many.answer, "read": many.read}, 7)
     rows = [
@@ -107,3 +116,38 @@ def main() -> None:
         [f"all of a message over {FEW} rows", f"{seconds['few']:.3f}", ""],
     ]
     show(f"A message over {ROWS:,} rows of {COLUMNS} columns", ["", "CPU seconds", "bar"], rows)
+
+
+def _import(folder: Path) -> None:
+    """Print the CPU seconds of an import, of pandas and of DuckDB."""
+    path, parquet = folder / "export.csv", folder / "export.parquet"
+    draws = np.random.default_rng(0).normal(size=(100_000, COLUMNS)).round(3)
+    block = pa.table([*draws.T], [f"x{i}" for i in range(COLUMNS)])
+    with csv.CSVWriter(path, block.schema) as writer:
+        for _ in range(IMPORTED // len(draws)):
+            writer.write_table(block)
+    source, ledger = DataSource.model_validate({"path": str(path)}), folder / "ledger.sqlite"
+
+    def ours() -> None:
+        import_table(source, ledger)
+        delete_table(ledger)
+
+    def by_duckdb() -> None:
+        read = f"SELECT * FROM read_csv('{path}', all_varchar=true)"
+        duckdb.sql(f"COPY ({read}) TO '{parquet}'")
+
+    def by_pandas() -> None:
+        pandas.read_csv(path, dtype=str).to_parquet(parquet)
+
+    seconds = interleaved({"import": ours, "duckdb": by_duckdb, "pandas": by_pandas}, 1)
+    rows = [["hdpfl-site data import", f"{seconds['import']:.1f}", f"≤ {IMPORT_BAR}"]]
+    rows += [[name, f"{seconds[key]:.1f}", ""] for key, name in _PEERS.items()]
+    rows += [
+        [f"import / {name}", f"{seconds['import'] / seconds[key]:.2f}", ""]
+        for key, name in _PEERS.items()
+    ]
+    title = f"A CSV of {IMPORTED:,} rows and {COLUMNS} columns, read once and written as Parquet"
+    show(title, ["", "CPU seconds", "bar"], rows)
+
+
+_PEERS = {"duckdb": "DuckDB", "pandas": "pandas, texts"}

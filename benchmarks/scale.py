@@ -144,7 +144,7 @@ def _federation() -> Iterator[None]:
     labels = draws.integers(0, 10, count)
     train = Records(draws.random((count, *TASK.input_shape), dtype=np.float32), labels)
     data = Dataset(TASK, train, None, None)
-    with mock.patch("hdpfl_tools.simulation.sites.load_dataset", lambda *_: data):
+    with mock.patch("hdpfl_tools.simulation.own_data.dataset.load_dataset", lambda *_: data):
         yield
 
 
@@ -174,6 +174,6 @@ def _run(
             "fedhdp.level-ratio": "0.1",
             "evaluation": "none",
             "runs-dir": folder,
-            "second": personal,
+            **({"second.kind": "kept", "second.pull": float(personal)} if personal else {}),
         }
         run_in_process(RunConfig.parse(terms), clients, heard)

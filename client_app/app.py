@@ -9,45 +9,37 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch  # noqa: F401 - seconds that 'reply-after' need not cover
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.releases import half_of
+from client_app.releases.base import SummedHalf
 from client_app.site import refusals
 from client_app.site.consent import check_consent
 from client_app.site.disclosed_facts import disclosed_facts
-from client_app.site.site import Site, check_sizes, open_site
+from client_app.site.site import PaidPlan, Site, check_sizes, open_site
+from client_app.training import trainer_of
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.errors import Declined, HDPFLError, Pending, Reason, Refused
-from hdpfl_flower.ledger.account import ChargedPlan, Request
-from hdpfl_flower.ledger.ledger import Reservation
-from hdpfl_flower.linalg.step_direction import Vector
 from hdpfl_flower.models.networks import Arrays
-from hdpfl_flower.privacy.accounting import Steps
-from hdpfl_flower.privacy.plan import CHOICE, UPDATE, Plan, rounds_asked
-from hdpfl_flower.privacy.policy import (
-    CLIPPED_UPDATE,
-    check_policy,
-    check_round,
-)
-from hdpfl_flower.releases import KINDS, asked, asked_kind, stays
+from hdpfl_flower.privacy.policy import check_policy, check_round
+from hdpfl_flower.releases import releases_asked, sent_once
 from hdpfl_flower.releases.base import ReleaseKind
-from hdpfl_flower.releases.of_run import makes_personal_model
+from hdpfl_flower.releases.of_run import ends_first, makes_personal_model, sent_kinds
+from hdpfl_flower.releases.rounds import CLIPPED_UPDATE, UPDATE
 from hdpfl_flower.reply_time import Arrival, arrival, wait_until_due
 from hdpfl_flower.system.printable import site_log
 from hdpfl_flower.wire import Instructions, WireError, reply_with
 
 if TYPE_CHECKING:
-    from client_app.training.client_level import ClientLevelTrainer
-    from client_app.training.trainer import Trainer
+    from client_app.site.personal_state import Vector
 
 log = site_log()
 
@@ -89,11 +81,7 @@ def guarded(handler: Handler | None) -> Callable[[Message, Context], Message]:
             check_sizes(message.content, profile)
             instructions = wire.read_instructions(message.content)
             site = open_site(context, instructions.terms, profile)
-            # Before any handler: terms that the policy declines read no record and charge no plan.
-            check_policy(site.profile, instructions.terms)
-            check_round(site.terms, instructions.server_round, joins=handler is join)
-            # Before any handler, too: without consent nothing is read, charged or disclosed.
-            check_consent(site, ask=handler is not finish)
+            _check_run(site, instructions, handler)
             if instructions.use == wire.OFFSET and handler is not train:
                 raise WireError("message: an offset is for a round of training")
             return handler(site, instructions)
@@ -109,6 +97,19 @@ def guarded(handler: Handler | None) -> Callable[[Message, Context], Message]:
         return code
 
     return handle
+
+
+def _check_run(site: Site, instructions: Instructions, handler: Handler) -> None:
+    """Refuse a run that profile, operator or noise do not allow; raises ``HDPFLError``."""
+    # Before any handler: terms that the policy declines read no record and charge no plan.
+    check_policy(site.profile, instructions.terms)
+    check_round(site.terms, instructions.server_round, joins=handler is join)
+    # Before any handler, too: without consent nothing is read, charged or disclosed.
+    check_consent(site, ask=handler is not finish)
+    if handler in (train, evaluate) and ends_first(instructions.terms):
+        raise Declined(Reason.TERMS, "the run is of its first message alone, and trains no model")
+    if half := site.terms.source.half("client_app.site.{}"):
+        half.check_run(site)
 
 
 _OURS = ("client_app.", "hdpfl_flower.")
@@ -153,42 +154,28 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
         from client_app.after_run.personal_model import personal_model_path
 
         personal_model_path(site)  # declines without a folder, before anything is charged
-    trainer = _trainer(site, instructions)
-    plan, charged = plan_of(site, instructions)
+    trainer = trainer_of(site, instructions)
+    paid_plan = plan_of(site)
+    plan = paid_plan.plan if paid_plan else None
+    at_start = [kind for kind in releases_asked(terms) if kind.when(site.task) == "start"]
     site.training_records()  # before any release: data that cannot be read costs no budget
-    for kind in asked(terms):
-        # Once a run; where one is lost, the end of the run says so.
-        if kind.when(site.task) == "start" and not _is_taken(site, kind):
-            _release_once(site, instructions, kind, plan, charged)
+    for once in at_start:
+        if not _is_taken(site, once):  # where one is lost, the end of the run says so
+            _release_once(site, instructions, once, paid_plan)
     choice = None
     if instructions.use == wire.CHOOSE:
+        from client_app.releases.choice import choose
+
         # Sealed before the training: after a crash the same request trains the same model.
-        choice = _choose(site, instructions, trainer.models, plan, charged)
+        choice = choose(site, instructions, trainer.models, plan)
         trainer.choose(int(choice))
-    released = _release(
-        site,
-        instructions,
-        CLIPPED_UPDATE if plan is None else UPDATE,
-        charged,
-        lambda: trainer.run(plan),
-        rounds_asked(terms) if plan is None else plan.rounds,
-    )
+    kind = CLIPPED_UPDATE if plan is None else UPDATE
+    update = site.release(instructions, kind, lambda: trainer.run(plan))
     # After the seal: a process that ends in here loses no release.
-    trainer.keep(replayed=released.replayed, plan=plan)
-    if not released.replayed:
+    trainer.keep(replayed=update.replayed, plan=plan)
+    if not update.replayed:
         _train_personal(site, instructions, trainer.start)
-    return wire.write_update(released.payload, trainer.size, choice)
-
-
-def _trainer(site: Site, instructions: Instructions) -> Trainer | ClientLevelTrainer:
-    """Return the round's training, checked without a record."""
-    if instructions.terms.noise == "records":
-        from client_app.training.trainer import Trainer
-
-        return Trainer(site, instructions)
-    from client_app.training.client_level import ClientLevelTrainer
-
-    return ClientLevelTrainer(site, instructions)
+    return trainer.reply(update.payload, choice)
 
 
 def _train_personal(site: Site, instructions: Instructions, shared: Vector) -> None:
@@ -199,40 +186,17 @@ def _train_personal(site: Site, instructions: Instructions, shared: Vector) -> N
         train_personal_model(site, instructions, shared)
 
 
-def plan_of(site: Site, instructions: Instructions) -> tuple[Plan, ChargedPlan] | tuple[None, None]:
+def plan_of(site: Site) -> PaidPlan | None:
     """Return the round's plan; None if the trusted server adds the noise.
 
     Raises:
         Declined: the terms changed since the plan was frozen.
     """
-    if instructions.terms.noise == "server":  # check_policy has asked the profile about it
-        if site.ledger.frozen_plan(instructions.terms.run_id) is not None:
+    if not site.terms.source.site_plans:  # check_policy has asked the profile about it
+        if site.ledger.frozen_plan(site.terms.run_id) is not None:
             raise Declined(Reason.TERMS, "'noise' changed after the plan was frozen")
-        return None, None
-    return site.plan
-
-
-def _choose(
-    site: Site,
-    instructions: Instructions,
-    models: Sequence[Arrays],
-    plan: Plan | None,
-    charged: ChargedPlan | None,
-) -> bytes:
-    """Return the sealed choice among the models of the message."""
-    from client_app.training.private_choice import choose_privately
-
-    choices = None if plan is None else plan.cost_of(CHOICE)
-    if choices is None or isinstance(choices, Steps) or not choices.count:
-        raise Declined(Reason.TERMS, "no 'choice' is planned, and the server asks for one")
-    return _release(
-        site,
-        instructions,
-        CHOICE,
-        charged,
-        lambda: choose_privately(site, instructions.server_round, models, choices),
-        choices.count,
-    ).payload
+        return None
+    return site.paid_plan
 
 
 def _is_taken(site: Site, kind: ReleaseKind) -> bool:
@@ -245,8 +209,7 @@ def _release_once(
     site: Site,
     instructions: Instructions,
     kind: ReleaseKind,
-    plan: Plan | None,
-    charged: ChargedPlan | None,
+    paid_plan: PaidPlan | None,
     arrays: Arrays | None = None,
 ) -> bytes | None:
     """Return the run's one release of a kind, sealed; None: no plan pays, or it is lost.
@@ -258,20 +221,27 @@ def _release_once(
         site: owner of the records.
         instructions: of the message.
         kind: settings of the kind.
-        plan: of the run.
-        charged: the same, as the ledger has it.
+        paid_plan: of the run.
         arrays: of the final model; None at the start of a run.
     """
-    if plan is None or (paid := plan.paid(kind.release)) == 0:
+    if paid_plan is None or not paid_plan.plan.paid(kind.release):
         return None
-    work = half_of(kind).prepare(site, plan, arrays)  # whatever fails in it costs nothing
     once = replace(instructions, server_round=kind.place(site.terms))
+    half, plan = half_of(kind), paid_plan.plan
+    is_summed = isinstance(half, SummedHalf) and site.terms.source.is_summed
     if arrays is None:
-        # One request for every message of the run, of any round and model.
-        digest = hashlib.sha256(json.dumps([kind.release, site.terms.run_id]).encode())
+        # One request for every message of the run, of any round and model; a sum of another set
+        # would be another release.
+        request = [kind.release, site.terms.run_id, *([once.of_noise] if is_summed else ())]
+        digest = hashlib.sha256(json.dumps(request).encode())
         once = replace(once, digest=digest.hexdigest())
+    # Whatever fails in its preparation costs nothing.
+    if isinstance(half, SummedHalf) and is_summed:
+        work = half.summed(site, plan, once)
+    else:
+        work = half.prepare(site, plan, arrays)
     try:
-        return _release(site, once, kind.release, charged, work, paid).payload
+        return site.release(once, kind, work).payload
     except Declined as reason:
         release = site.ledger.account().releases.get(
             (once.terms.run_id, once.server_round, kind.release)
@@ -285,21 +255,10 @@ def _release_once(
 
 
 def evaluate(site: Site, instructions: Instructions) -> RecordDict:
-    """Answer with metrics on the site's test records, if disclosed.
+    """Answer with metrics of the model, if disclosed."""
+    from client_app.releases.metrics import answer
 
-    They are not covered by ε: the ledger counts each of them, over all runs, against the bound
-    that the profile states, and the site's report says so.
-    """
-    from client_app.after_run.held_out import check_may_test, local_metrics, models_tested
-
-    if "metrics" not in site.profile.disclose:
-        raise Declined(Reason.PROFILE, "'disclose' does not list 'metrics'")
-    check_may_test(site, instructions.server_round)
-    tests = local_metrics(site, instructions)
-    payload = _release(
-        site, instructions, "metrics", None, tests, exact=models_tested(site)
-    ).payload
-    return wire.write_metrics(payload)
+    return answer(site, instructions)
 
 
 def answer_once(kind: str, site: Site, instructions: Instructions) -> RecordDict:
@@ -308,7 +267,7 @@ def answer_once(kind: str, site: Site, instructions: Instructions) -> RecordDict
     Args:
         kind: name of a registered kind that is sent.
         site: owner of the records.
-        instructions: of the message, with the final model.
+        instructions: of the message, with the final model, or any before round 1.
 
     Raises:
         Declined: no plan pays for it, the site took no part in the run, or it was released for
@@ -317,20 +276,22 @@ def answer_once(kind: str, site: Site, instructions: Instructions) -> RecordDict
     from client_app.after_run.final_model import took_part
     from client_app.training.trainer import read_model
 
-    settings = asked_kind(site.terms, KINDS[kind])
-    plan, charged = site.plan if site.terms.noise == "records" else (None, None)
-    if settings is None or plan is None or not plan.paid(settings.release):
+    settings = next((sent for sent in sent_kinds(site.terms) if sent.kind == kind), None)
+    paid_plan = site.paid_plan if site.terms.source.per_record else None
+    if settings is None or paid_plan is None or not paid_plan.plan.paid(settings.release):
         raise Declined(Reason.TERMS, f"no '{kind}' are planned, and the server asks for them")
-    if not took_part(site):  # else the end of a run would charge all of it for one payload
+    # A site that skipped the run would be charged all of it for one payload.
+    if not settings.is_first and not took_part(site):
         raise Declined(
             Reason.TERMS, f"this site took no part in the run whose {kind} are asked for"
         )
     settings.check_task(site.task)
-    arrays = read_model(site, instructions)
-    payload = _release_once(site, instructions, settings, plan, charged, arrays)
+    arrays = None if settings.is_first else read_model(site, instructions)
+    payload = _release_once(site, instructions, settings, paid_plan, arrays)
     if payload is None:
         raise Declined(Reason.REPLAY, f"the '{kind}' of this run are lost")
-    return wire.write_payload(kind, payload)
+    is_part = settings.is_first and site.terms.source.is_summed
+    return wire.write_payload(kind, payload, "uint64" if is_part else "float32")
 
 
 def join(site: Site, instructions: Instructions) -> RecordDict:
@@ -343,7 +304,7 @@ def finish(site: Site, instructions: Instructions) -> RecordDict:
     """Store the final model of a joined run, and close the run."""
     from client_app.after_run.final_model import close_run, is_closed, keep_final_model
 
-    if site.profile.state is not None:
+    if site.profile.state is not None and not ends_first(instructions.terms):
         # Before all else: a second model of an ended run changes and releases nothing.
         keep_final_model(site, instructions, site.profile.state.path)
     if makes_personal_model(instructions.terms) and not is_closed(site):
@@ -367,107 +328,18 @@ def _end_run(site: Site, instructions: Instructions) -> None:
         return
     whole = assemble(site, read_model(site, instructions), instructions.server_round)
     model = untuned_model(site, whole)
-    plan, charged = site.plan if site.terms.noise == "records" else (None, None)
-    for kind in asked(site.terms):
+    paid_plan = site.paid_plan if site.terms.source.per_record else None
+    for kind in releases_asked(site.terms):
         half = half_of(kind)
-        if plan is None:
+        if paid_plan is None:
             model = half.at_home(site, model)
         elif not kind.is_sent:
             at_start = kind.when(site.task) == "start"
             arrays = None if at_start else model.arrays
-            payload = _release_once(site, instructions, kind, plan, charged, arrays)
-            model = model if payload is None else half.applied(site, plan, model, payload)
+            payload = _release_once(site, instructions, kind, paid_plan, arrays)
+            if payload is not None:
+                model = half.applied(site, paid_plan.plan, model, payload)
     save_personal_model(personal_model_path(site), model)
-
-
-class Released(NamedTuple):
-    """A sealed payload, which may be sent.
-
-    Attributes:
-        payload: the sealed bytes.
-        replayed: whether an earlier message had them sealed, so that no work was done for this one.
-    """
-
-    payload: bytes
-    replayed: bool
-
-
-def _release(
-    site: Site,
-    instructions: Instructions,
-    kind: str,
-    plan: ChargedPlan | None,
-    work: Callable[[], bytes],
-    paid: int = 0,
-    exact: int = 0,
-) -> Released:
-    """Reserve, work, seal; return the payload, now safe to send.
-
-    Args:
-        site: sender of the release.
-        instructions: the request.
-        kind: of the release.
-        plan: covers the release; None: no plan does.
-        work: makes the payload.
-        paid: releases of this kind that the run may take; 0: any number.
-        exact: answers without noise that it holds.
-    """
-    # In a simulation that trains its sites together, reserved for this very request already.
-    taken: Reservation | bytes | None = site.reserved(instructions.digest, kind)
-    if taken is None:
-        taken = reserve(site, instructions, kind, plan, paid, exact)
-    # The same request was sealed before: the same bytes, so that two noises cannot be averaged.
-    if isinstance(taken, bytes):
-        return Released(taken, replayed=True)
-    with taken:
-        # Sealed before it can be sent: a repeated request finds these very bytes.
-        payload = taken.seal(work())
-    # Before Flower sends the reply: "sent" means handed over, not arrived.
-    if not stays(kind):
-        site.ledger.mark_sent((instructions.terms.run_id, instructions.server_round, kind))
-    return Released(payload, replayed=False)
-
-
-def reserve(
-    site: Site,
-    instructions: Instructions,
-    kind: str,
-    plan: ChargedPlan | None,
-    paid: int,
-    exact: int = 0,
-) -> Reservation | bytes:
-    """Charge and reserve a release before the work; arguments as :func:`_release`.
-
-    Returns:
-        The reservation, or the payload that the same request sealed before.
-
-    Raises:
-        Declined: the ledger refuses.
-        LedgerError: it cannot be written.
-    """
-    terms, budget = instructions.terms, site.profile.budget
-    declared = site.profile.run.epsilon if kind == CLIPPED_UPDATE else None
-    if not site.simulated and (lost := site.ledger.broken_off()) is not None:
-        log.warning(
-            "the work on round %d broke off: its process was killed, or its disk was full; "
-            "nothing of it left",
-            lost[1],
-        )
-    request = Request(
-        terms.run_id, instructions.server_round, kind, instructions.digest, declared, exact
-    )
-    # Charged and reserved before the work. A crash from here to the seal makes the release LOST: it
-    # stays taken, and nothing of it has left. Only a seeded simulation does it again, with the same
-    # noise.
-    return site.ledger.reserve(
-        request,
-        plan,
-        max_runs=site.profile.policy.runs,
-        max_releases=paid,
-        max_exact=math.inf if site.simulated else budget.exact_answers,
-        cap=(budget.epsilon, budget.delta),
-        again=site.simulated,
-    )
 
 
 class SiteApp(ClientApp):
@@ -485,7 +357,7 @@ class SiteApp(ClientApp):
 def _handler_of(message_type: str) -> Handler | None:
     """Return the handler of a message type, or None."""
     kind = wire.kind_asked(message_type)
-    if kind in KINDS and KINDS[kind].is_sent:
+    if kind in sent_once():
         return partial(answer_once, kind)
     return _HANDLERS.get(message_type)
 

@@ -16,7 +16,15 @@ from pathlib import Path
 
 from federation import DEMO, INTERRUPTED, conclude, submit
 from flower_cli import CERTS, HOME, ROOT, SERVER, SITES, ProblemError, answers
-from nodes import make_certificates, make_secret, prepare_site, register, write_connection
+from nodes import (
+    PEERS,
+    exchange_keys,
+    make_certificates,
+    make_secret,
+    prepare_site,
+    register,
+    write_connection,
+)
 
 SUPERLINK = "superlink"
 """Name of the coordinator on its networks and in its certificate."""
@@ -65,7 +73,10 @@ def main() -> int:
 
 
 def prepare(names: list[str]) -> None:
-    """Make certificates, keys, secrets, sites' files and ledgers; keep existing ones."""
+    """Make certificates, keys, secrets, sites' files and ledgers; keep existing ones.
+
+    A site's key for shared noise lies in the volume of its ledger; the others get its public half.
+    """
     make_certificates(names, SUPERLINK)
     for file in ("server.crt", "server.key"):
         _hand(CERTS / file, KEYS / SUPERLINK / file)
@@ -74,18 +85,21 @@ def prepare(names: list[str]) -> None:
         _hand(CERTS / "sites" / name, KEYS / name / "node.key")
         make_secret(SECRETS / name)
         prepare_site(name, DEMO / name)
+    exchange_keys(names)
     publish(names)
     print(f"prepared: {', '.join(names)}")
 
 
 def publish(names: list[str]) -> None:
-    """Write the public files: CA certificate, public keys, monitoring.
+    """Write the public files: CA certificate, public keys, those of shared noise, monitoring.
 
     Prometheus and Grafana query the neighbouring containers by name, not this machine.
     """
     os.umask(0o022)
-    (PUBLIC / "sites").mkdir(exist_ok=True)
-    for file in ("ca.crt", *(f"sites/{name}.pub" for name in names)):
+    for folder in ("sites", "peers"):
+        (PUBLIC / folder).mkdir(exist_ok=True)
+    peers = (f"peers/{file.name}" for file in PEERS.glob("*.peer"))
+    for file in ("ca.crt", *(f"sites/{name}.pub" for name in names), *peers):
         _hand(CERTS / file, PUBLIC / file, 0o644)
     source = ROOT / "docker"
     shutil.copytree(source / "prometheus/rules", PUBLIC / "prometheus/rules", dirs_exist_ok=True)

@@ -13,7 +13,6 @@ import argparse
 import fcntl
 import json
 import os
-import re
 import secrets
 import subprocess
 import sys
@@ -48,8 +47,10 @@ from flower_cli import (
     node_statuses,
 )
 from nodes import (
+    PEERS,
     SUPERLINK,
     approve_app,
+    exchange_keys,
     make_certificates,
     prepare_site,
     register,
@@ -202,10 +203,13 @@ def submit(terms: Path, root: Path = ROOT) -> tuple[Path, dict[str, Any]]:
 
     ``flwr run`` reports success as soon as the run is accepted; its end is queried here.
     """
-    call("hdpfl", "check", str(terms.absolute()), "--app", str(root), folder=root)
     with app_alone(root) as app:
         # Beside that copy of the app, which is this call's own: two may submit at once.
         config, run_id = _named_terms(terms, Path(app).parent)
+        try:
+            call("hdpfl", "check", str(config), "--app", str(root), folder=root)
+        except ProblemError as problem:
+            raise ProblemError(str(problem).replace(str(config), str(terms))) from None
         number = str(flwr("run", app, LINK, "--run-config", str(config))["run-id"])
     print(f"run {run_id} has started (Flower's id {number}); Ctrl-C leaves it running", flush=True)
     try:
@@ -262,15 +266,17 @@ def _named_terms(terms: Path, folder: Path) -> tuple[Path, str]:
         """Return a path from the terms' folder; the ServerApp, which reads it, starts elsewhere."""
         return str(terms.absolute().parent / Path(path).expanduser())
 
-    schema, start = str(config.get("schema", "")), str(config.get("start", ""))
+    schema = str(config.get("schema", ""))
     if schema.endswith(".toml") and not any(mark in schema for mark in "=\n"):
         config["schema"] = found(schema)
-    if start and not start.startswith("sha256:"):
-        config["start"] = found(start)
-    if backbone := config.get("backbone"):
-        weights = r"(?<=\bweights=)(?!sha256:)\S+"
-        config["backbone"] = re.sub(weights, lambda path: found(path[0]), str(backbone))
+    for key in ("start", "backbone.weights"):
+        path = str(config.get(key, ""))
+        if path and not path.startswith("sha256:"):
+            config[key] = found(path)
     new_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    peers = sorted(map(str, PEERS.glob("*.peer")))
+    if config.get("noise") == "shared" and not config.get("members") and peers:
+        config |= tomllib.loads(call("hdpfl", "members", *peers))
     resumed = Path(str(config.get("resume-from", ""))).name  # a resumed run has an id already
     config["run-id"] = config.get("run-id") or ("" if resumed else new_id)
     copy = folder / "run.toml"  # JSON's numbers, texts, true and false are also valid TOML
@@ -309,6 +315,7 @@ def _prepare(names: list[str], source: Path, pinned: list[str], app: Path) -> No
     make_certificates(names)
     for name in names:
         prepare_site(name, source / name)
+    exchange_keys(names)
     if pinned:
         approve_app(pinned, app)
 

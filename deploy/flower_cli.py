@@ -50,12 +50,13 @@ def environment(flwr_home: Path, hdpfl_home: Path) -> dict[str, str]:
     }
 
 
-def call(command: str, *words: str, folder: Path | None = None) -> None:
-    """Run a command in ``folder``; raises ``ProblemError`` with its error message."""
+def call(command: str, *words: str, folder: Path | None = None) -> str:
+    """Return what a command in ``folder`` prints; raises ``ProblemError`` with its error."""
     done = captured(command, *words, folder=folder)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"'{command}' failed"]
         raise ProblemError(lines[-1].removeprefix("error: "))
+    return done.stdout
 
 
 def flwr(*words: str) -> dict[str, Any]:

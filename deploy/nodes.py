@@ -42,7 +42,8 @@ SUPERLINK = "superlink"
 PINNED = "pinned"
 """Marker file of a site that runs only approved apps."""
 
-
+PEERS = CERTS / "peers"
+"""Files of the sites' public keys for shared noise."""
 APPROVED = FOLDER / "approved"
 """Approved apps of sites that pin their code, shared on this machine."""
 
@@ -148,7 +149,7 @@ def approve_app(names: list[str], root: Path = ROOT) -> None:
 
 
 def remove_site(name: str) -> None:
-    """Remove the folder, keys and registration of a never started site."""
+    """Remove the folder, keys and registration of a never started site, at the others too."""
     note = SITES / name / "node-id"
     if note.exists():
         with contextlib.suppress(ProblemError):  # the SuperLink itself may have failed
@@ -156,6 +157,8 @@ def remove_site(name: str) -> None:
     shutil.rmtree(SITES / name, ignore_errors=True)
     for key in (CERTS / "sites" / name, CERTS / "sites" / f"{name}.pub"):
         key.unlink(missing_ok=True)
+    for peer in FOLDER.rglob(f"{name}.peer"):
+        peer.unlink()
 
 
 def make_certificates(names: list[str], *more: str) -> None:
@@ -205,6 +208,34 @@ def prepare_site(name: str, source: Path) -> None:
     content = tomllib.loads(profile.read_text(encoding="utf-8-sig"))
     if "ledger" in content and not (site / content["ledger"]["path"]).exists():
         call("hdpfl-site", "ledger", "--init", "--profile", str(profile))
+
+
+def exchange_keys(names: list[str]) -> None:
+    """Make the sites' keys for shared noise and add each to the others, as their operators would.
+
+    Of sites with a ledger whose profile allows it; a site keeps the keys that it has.
+    """
+    sharing = {}
+    for name in names:
+        profile = SITES / name / "profile.toml"
+        content = tomllib.loads(profile.read_text(encoding="utf-8-sig"))
+        if "ledger" in content and content.get("policy", {}).get("shared-noise"):
+            keys = Path(f"{SITES / name / content['ledger']['path']}.peers")
+            sharing[name] = (profile, keys)
+    PEERS.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for name, (profile, _) in sharing.items():
+        to = PEERS / f"{name}.peer"
+        if not to.exists():
+            show = ["peers", "show", "--name", name, "--to", str(to)]
+            call("hdpfl-site", *show, "--profile", str(profile))
+    for name, (profile, keys) in sharing.items():
+        files = [
+            str(PEERS / f"{other}.peer")
+            for other in sharing
+            if other != name and not (keys / f"{other}.peer").exists()
+        ]
+        if files:
+            call("hdpfl-site", "peers", "add", *files, "--yes", "--profile", str(profile))
 
 
 def register(names: list[str]) -> list[str]:

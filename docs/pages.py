@@ -12,7 +12,7 @@ import json
 import re
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date
 from importlib import import_module
 from pathlib import Path
@@ -75,20 +75,23 @@ def kind(annotation: Any, bounds: str = "") -> str:
         words = "list of " if origin is tuple else "table: a name, and a "
         return "tables" if annotation == Pairs else words + kind(inner)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return WORDS[str] if hasattr(annotation, "to_text") else "table"  # local work is a text
+        return "table"
     return WORDS[annotation] + bounds
 
 
 def default(field: FieldInfo) -> str:
     """Return a field's default as TOML writes it; empty where a value must be given."""
+    from hdpfl_flower.config.kind import Kind
+
     if field.default is PydanticUndefined:
         return ""
-    if field.default is None:
+    if field.default is None or field.default == Path():
         return "none"
+    if isinstance(field.default, Kind):
+        return f"`{json.dumps(field.default.as_table())}`"
     extra = field.json_schema_extra
     stated = extra["default"] if isinstance(extra, dict) else field.default
     value = list(stated) if isinstance(stated, tuple) else stated
-    value = value.to_text() if hasattr(value, "to_text") else value
     return f"`{json.dumps(value, ensure_ascii=False)}`"
 
 
@@ -120,13 +123,8 @@ def plain(text: str) -> str:
 def terms_page() -> str:
     """Return the keys of a run's config."""
     from hdpfl_flower.config.run_config import GROUPS
-    from hdpfl_flower.config.tables import TITLES
-    from hdpfl_flower.config.tasks import TASKS
+    from hdpfl_flower.config.tables import KINDS, TITLES
     from hdpfl_flower.releases import KINDS as RELEASES
-    from hdpfl_flower.work import KINDS
-    from hdpfl_flower.work.choice import CHOICES
-    from hdpfl_flower.work.second import SECONDS
-    from hdpfl_flower.work.spend import SPENDS
     from strategies import SETTINGS_OWNERS
 
     intro = (
@@ -150,58 +148,42 @@ def terms_page() -> str:
         "## Settings of strategies\n\nOf the strategy that runs, or of a part of it "
         "(`robust-hdp+pfa`). In a TOML file `estimator` in the table `[robust-hdp]`.\n\n"
     )
-    work = (
-        '## Kinds of local work\n\n`work = "alternate own-steps=2"`: a kind, then its settings; '
-        "`auto` in place of the kind changes settings of the strategy's own.\n\n"
+    of_kinds = (
+        "## Tables of the terms\n\nA `kind` and its settings: `[work]` with lines such as "
+        '`kind = "alternate"` and `own-steps = 2` in a TOML file, `work.kind="alternate" '
+        "work.own-steps=2` on a command line. `auto` leaves a key to its kind or strategy.\n"
     )
-    second = (
-        '## Kinds of second model\n\n`second = "kept pull=0.05"`: a kind, then its settings.\n\n'
-    )
-    choice = '## Kinds of private choice\n\n`choice = "gaussian times=2 share=0.1"`: likewise.\n\n'
-    spend = '## Kinds of spending\n\n`spend = "late ratio=2"`: likewise.\n\n'
     after = (
-        "## Kinds of release\n\nBeside the updates and after the last round: a table a kind, such "
-        "as `[after.tuning]` with `steps = 40`, or `after.tuning.steps=40` on a command line. The "
-        "first setting asks for the kind.\n\n"
-    )
-    task = (
-        '## Kinds of task\n\n`task = "classification shape=1,28,28 classes=10"`: of records '
-        "without a schema; a simulation finds open settings in your own data.\n\n"
+        "## Kinds of release\n\nBefore round 1, beside the updates, and after the last round: a "
+        "table a kind, such as `[after.tuning]` with `steps = 40`, or `after.tuning.steps=40` on "
+        "a command line. The first setting asks for the kind.\n\n"
     )
     head = ("key", "type", "default", "meaning")
-    tables = [
-        text
-        + table(
-            ("kind", *head),
-            [
-                (f"`{name}`", key, *row)
-                for name, kind_ in kinds.items()
-                for key, *row in keys(kind_)
-            ],
-        )
-        for text, kinds in (
-            (task, TASKS),
-            (work, KINDS),
-            (second, SECONDS),
-            (choice, CHOICES),
-            (spend, SPENDS),
-            (after, {f"after.{name}": kind for name, kind in RELEASES.items()}),
-        )
-    ] + [settings_intro + table(head, settings)]
+
+    def of(kinds: Mapping[str, type[BaseModel]]) -> str:
+        """Return the settings of several kinds as a table; of a kind without any its name."""
+        none = [("", "", "", "no settings")]
+        rows = [(f"`{name}`", *row) for name, kind_ in kinds.items() for row in keys(kind_) or none]
+        return table(("kind", *head), rows)
+
+    tables = [of_kinds]
+    tables += [f"### `[{name}]`\n\n{of(kinds)}" for name, kinds in KINDS.items()]
+    tables += [after + of({f"{kind_.table}.{name}": kind_ for name, kind_ in RELEASES.items()})]
+    tables += [settings_intro + table(head, settings)]
     return intro + "\n".join([*parts, *tables])
 
 
 def profile_page() -> str:
     """Return the sections of a site's profile."""
-    from hdpfl_flower.config.data_source import DataSource, OwnColumn
+    from hdpfl_flower.config.data_source import DataSource, OwnColumn, QueryTable
     from hdpfl_flower.config.profile import Profile
     from hdpfl_flower.config.validation import kebab
 
     intro = (
         "# Profile of a site\n\n"
         "A TOML file on the site's own disk, readable by its owner alone (`chmod 600`). It never "
-        "crosses the network, and no error shows a value. An example: "
-        "[write the profile](../how-to/site.md#1-write-the-profile). Relative paths start at the "
+        "crosses the network, and no error shows a value. An example: [write the "
+        "profile](../how-to/site.md#1-join-or-write-the-profile). Relative paths start at the "
         "profile's folder. A key without a default must be given. A deployed site without "
         "`[data]` and `[ledger]` sends nothing.\n\n"
     )
@@ -218,6 +200,7 @@ def profile_page() -> str:
             parts.append(f"\n## `[{kebab(name)}]`\n\n{section(model)}")
             if model is DataSource:
                 parts.append(f"\n## `[data.columns.NAME]`\n\n{section(OwnColumn)}")
+                parts.append(f"\n## `[data.tables.NAME]`\n\n{section(QueryTable)}")
     head = "## Top level\n\n" + table(("key", "type", "default", "meaning"), top)
     return intro + head + "".join(parts)
 
@@ -294,7 +277,7 @@ def metrics_page() -> str:
 
 def wire_page() -> str:
     """Return the contents of messages, from the file that encodes and decodes them."""
-    from hdpfl_flower import wire
+    from hdpfl_flower import server_wire, wire
 
     drawing = re.search(r"^    server →.*?(?=\n\n|\Z)", wire.__doc__ or "", re.M | re.S)
     if drawing is None:
@@ -305,7 +288,9 @@ def wire_page() -> str:
         ("codes of a site that sends nothing", ", ".join(f"`{code}`" for code in wire.REASONS)),
         (
             "message types",
-            listed((wire.TRAIN, wire.EVALUATE, wire.JOIN, wire.query_of("KIND"), wire.FINISH)),
+            listed(
+                (wire.TRAIN, wire.EVALUATE, wire.JOIN, server_wire.query_of("KIND"), wire.FINISH)
+            ),
         ),
     ]
     return (
@@ -420,13 +405,11 @@ API = {
     "Average noisy updates": (
         "NoiseTracker",
         "inverse_variance_weights",
-        "differences",
-        "ClientDifferences",
-        "least_error_weights",
+        "mmse_weights",
         "epsilon_weights",
         "project_private",
     ),
-    "In any Flower app": ("NoiseAware", "PrivateUpdates"),
+    "In any Flower app": ("NoiseAware", "PrivateRecords", "PrivateUpdates"),
     "Configure and test": ("RunConfig", "HDPFLError", "audit"),
 }
 """Heading → the public names under it."""

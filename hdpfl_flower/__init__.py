@@ -3,10 +3,10 @@
 The names below are public: each is imported when it is first used. All others may change.
 
 Accounting: :class:`Steps`, :func:`event_of`, :func:`epsilon_of`, :func:`calibrate`. One private
-training: :func:`dp_sgd`. A durable budget: :class:`Ledger`. Noise-aware averaging:
-:class:`NoiseTracker` and the weights. For any Flower app: :class:`NoiseAware` around a strategy,
-:class:`PrivateUpdates` as a mod of a ClientApp. A run's terms: :class:`RunConfig`, for
-``hdpfl_tools.run``.
+training: :func:`dp_sgd`, and its :func:`audit`. A durable budget: :class:`Ledger`. Noise-aware
+averaging: :func:`mmse_weights`, :class:`NoiseTracker` and other weights. For any Flower app:
+:class:`NoiseAware` around a strategy, :class:`PrivateRecords` and :class:`PrivateUpdates` in a
+ClientApp. A run's terms: :class:`RunConfig`, for ``hdpfl_tools.run``.
 
 None of them needs the packages ``client_app``, ``server_app`` and ``strategies``, which a user's
 own files of these names hide.
@@ -22,15 +22,14 @@ if TYPE_CHECKING:
     from hdpfl_flower.doors.dp_sgd import PrivateTraining as PrivateTraining
     from hdpfl_flower.doors.dp_sgd import dp_sgd as dp_sgd
     from hdpfl_flower.doors.noise_aware import NoiseAware as NoiseAware
+    from hdpfl_flower.doors.notebook import audit as audit
+    from hdpfl_flower.doors.notebook import mmse_weights as mmse_weights
+    from hdpfl_flower.doors.private_records import PrivateRecords as PrivateRecords
     from hdpfl_flower.doors.private_updates import PrivateUpdates as PrivateUpdates
     from hdpfl_flower.errors import HDPFLError as HDPFLError
-    from hdpfl_flower.estimators.client_bias import ClientDifferences as ClientDifferences
-    from hdpfl_flower.estimators.client_bias import differences as differences
-    from hdpfl_flower.estimators.client_bias import least_error_weights as least_error_weights
     from hdpfl_flower.estimators.noise_tracker import NoiseTracker as NoiseTracker
     from hdpfl_flower.ledger.ledger import Ledger as Ledger
     from hdpfl_flower.linalg.projection import project_private as project_private
-    from hdpfl_flower.privacy import audit as audit
     from hdpfl_flower.privacy.accounting import Gaussians as Gaussians
     from hdpfl_flower.privacy.accounting import Steps as Steps
     from hdpfl_flower.privacy.accounting import calibrate as calibrate
@@ -44,27 +43,26 @@ if TYPE_CHECKING:
     )
 
 _PUBLIC = {
-    "ClientDifferences": "hdpfl_flower.estimators.client_bias",
     "Gaussians": "hdpfl_flower.privacy.accounting",
     "HDPFLError": "hdpfl_flower.errors",
     "Ledger": "hdpfl_flower.ledger.ledger",
     "NoiseAware": "hdpfl_flower.doors.noise_aware",
     "NoiseTracker": "hdpfl_flower.estimators.noise_tracker",
+    "PrivateRecords": "hdpfl_flower.doors.private_records",
     "PrivateTraining": "hdpfl_flower.doors.dp_sgd",
     "PrivateUpdates": "hdpfl_flower.doors.private_updates",
     "RandomStream": "hdpfl_flower.privacy.noise",
     "RunConfig": "hdpfl_flower.config.run_config",
     "Steps": "hdpfl_flower.privacy.accounting",
     "__version__": "hdpfl_flower.versions",
-    "audit": "hdpfl_flower.privacy.audit",
+    "audit": "hdpfl_flower.doors.notebook",
     "calibrate": "hdpfl_flower.privacy.accounting",
-    "differences": "hdpfl_flower.estimators.client_bias",
     "dp_sgd": "hdpfl_flower.doors.dp_sgd",
     "epsilon_of": "hdpfl_flower.privacy.accounting",
     "epsilon_weights": "hdpfl_flower.weighting.by_epsilon",
     "event_of": "hdpfl_flower.privacy.accounting",
     "inverse_variance_weights": "hdpfl_flower.weighting.inverse_variance",
-    "least_error_weights": "hdpfl_flower.estimators.client_bias",
+    "mmse_weights": "hdpfl_flower.doors.notebook",
     "project_private": "hdpfl_flower.linalg.projection",
 }
 """Public name → module that defines it."""

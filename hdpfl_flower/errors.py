@@ -7,11 +7,30 @@ reach a log, and a log may leave the site.
 
 from __future__ import annotations
 
+import signal
 from enum import StrEnum
 
 
 class HDPFLError(Exception):
     """Base of every error that a user can correct."""
+
+
+def is_ctrl_c(reason: BaseException) -> bool:
+    """Return whether an exception from an app's code is an operator's Ctrl-C.
+
+    Not where another handler takes the signal, as Flower's does at a SuperNode: there a
+    ``KeyboardInterrupt`` is the app's own, and one record may decide whether it is raised.
+    """
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return isinstance(reason, KeyboardInterrupt) and ours
+
+
+def log_text(reason: BaseException) -> str:
+    """Text of an exception for a log: of an error of this package; else its class alone.
+
+    The text of another exception may hold values of records.
+    """
+    return str(reason) if isinstance(reason, HDPFLError) else type(reason).__name__
 
 
 class TermsError(HDPFLError):

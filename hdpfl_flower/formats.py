@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hdpfl_flower.errors import (
     CheckpointError,
     DataError,
+    DeploymentError,
     HDPFLError,
     LedgerError,
     ProfileError,
@@ -57,5 +58,18 @@ CHECKPOINT = Format("checkpoint", CheckpointError)
 PROFILE = Format("profile", ProfileError)
 FINAL_MODEL = Format("final model", DataError)
 RECORDS = Format("prepared records", DataError)
+TABLE = Format("imported table", DataError)
+INVITATION = Format("invitation", DeploymentError)
 INSTRUCTIONS = Format("message from the server", WireError)
-FORMATS = (LEDGER, PLAN, JOURNAL, CHECKPOINT, PROFILE, FINAL_MODEL, RECORDS, INSTRUCTIONS)
+FORMATS = (
+    LEDGER,
+    PLAN,
+    JOURNAL,
+    CHECKPOINT,
+    PROFILE,
+    FINAL_MODEL,
+    RECORDS,
+    TABLE,
+    INVITATION,
+    INSTRUCTIONS,
+)

@@ -12,10 +12,10 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.system.paths import expanded
 from hdpfl_flower.system.printable import site_log
 
 log = site_log()
@@ -51,7 +51,7 @@ def node_profile(node_config: Mapping[str, Any]) -> Profile | None:
         ProfileError: the file is missing or wrong.
     """
     path = node_config.get("profile")
-    return Profile.load(Path(path).expanduser()) if isinstance(path, str) else None
+    return Profile.load(expanded(path)) if isinstance(path, str) else None
 
 
 def arrival(node_config: Mapping[str, Any]) -> Arrival:

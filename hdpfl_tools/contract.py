@@ -24,10 +24,9 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from hdpfl_flower.weighting.by_records import weighted_rows
 from strategies import make_strategy
 from strategies.core.base import HDPStrategy
-from strategies.core.checks import check_outcome
+from strategies.core.checks import check_outcome, is_declared_sum
 from strategies.core.strategy_state import load_state, save_state
 
 Rows = npt.NDArray[np.float32]
@@ -83,15 +82,6 @@ def rows_of(n: int, d: int = 400) -> Rows:
     return (signal + scale * generator.standard_normal((n, d))).astype(np.float32)
 
 
-def shares_of(outcome: Outcome) -> npt.NDArray[np.float64]:
-    """Return each update's share of each model: ``(n,)``, of several ``(M, n)``."""
-    if outcome.group is None:
-        return outcome.weights
-    shares = np.zeros((len(outcome.update), len(outcome.weights)))
-    shares[outcome.group, np.arange(len(outcome.weights))] = outcome.weights
-    return shares
-
-
 def check_weights(subject: Subject) -> None:
     """Weights are convex, and a linear update is their sum."""
     linear = subject.new().declare().is_weighted_sum
@@ -99,13 +89,8 @@ def check_weights(subject: Subject) -> None:
         updates = subject.updates(rows_of(n))
         outcome = subject.combine(updates)
         _require(outcome.update.dtype == np.float32, "the update is not float32")
-        if outcome.row_weights is None:
-            total = outcome.scale * (shares_of(outcome) @ updates.updates.astype(np.float64))
-        else:
-            total = weighted_rows(outcome.row_weights, updates.updates).astype(np.float64)
-        close = np.allclose(outcome.update, total, rtol=1e-5, atol=1e-6)
         _require(
-            close or not linear,
+            is_declared_sum(outcome, updates) or not linear,
             f"with {n} clients the update is not scale·Σ wᵢuᵢ: declare is_weighted_sum=False",
         )
 
@@ -184,6 +169,10 @@ def check_state(subject: Subject) -> None:
     except (TypeError, LookupError) as error:
         raise ContractError(f"its state cannot be saved: {error}") from None
     uninterrupted = strategy.combine(state, second, RandomStream(bytes(32)))[1]
+    _require(
+        is_declared_sum(uninterrupted, second) or not strategy.declare().is_weighted_sum,
+        "the update of the second round is not scale·Σ wᵢuᵢ: declare is_weighted_sum=False",
+    )
     other = resumed.combine(loaded, second, RandomStream(bytes(32)))[1]
     same = uninterrupted.update.tobytes() == other.update.tobytes()
     if uninterrupted.revision is not None:
@@ -208,18 +197,22 @@ CHECKS: Mapping[str, Callable[[Subject], None]] = {
 
 
 def run_contract(
-    name: str, on_error: Callable[[Exception], None] = lambda _: None
+    name: str,
+    on_error: Callable[[Exception], None] = lambda _: None,
+    keys: Mapping[str, object] | None = None,
 ) -> Iterator[tuple[str, str]]:
     """Yield each check's text and its error; an empty error means passed.
 
     Args:
         name: of the table, or ``module:Class``.
+        keys: of the run config that the strategy is checked under, beside its name.
         on_error: called with an exception of the strategy's own code, which is no finding.
 
     Raises:
         StrategyError: the strategy is not known.
+        TermsError: it cannot run under these keys.
     """
-    subject = Subject(RunConfig.parse({"strategy": name}))
+    subject = Subject(RunConfig.parse({**(keys or {}), "strategy": name}))
     subject.new()
     for text, check in CHECKS.items():
         try:

@@ -69,7 +69,7 @@ def run_or_resume(grid: Grid, run_config: Mapping[str, Any]) -> RunResult:
     """
     config = dict(run_config)
     # Taken out before the terms are parsed: it must not enter the digest of a request.
-    resumed = config.pop(RESUME_FROM, "")
+    resumed = str(config.pop(RESUME_FROM, ""))
     if is_own(str(config.get("dataset", ""))):
         config = _with_own_task(config, grid)
     given, checkpoint = RunConfig.parse(with_files(config, Path.cwd())), None
@@ -78,8 +78,6 @@ def run_or_resume(grid: Grid, run_config: Mapping[str, Any]) -> RunResult:
             "'stack' is for simulations in one process (hdpfl compare); leave it out: sites of "
             "their own, deployed or under Ray, train by themselves"
         )
-    if not isinstance(resumed, str):
-        raise TermsError(f"run config: '{RESUME_FROM}' must be a text in quotes")
     if resumed:
         checkpoint = open_run(run_folder(resumed, given.server.runs_dir), given)
         if (began := checkpoint.origin.get("engine")) != engine_of(grid):
@@ -113,7 +111,7 @@ def _with_own_task(config: dict[str, Any], grid: Grid) -> dict[str, Any]:
     if engine_of(grid) == "deployment":
         raise TermsError(
             "run config: 'dataset' names a file or a module, which is read in simulations alone; "
-            "set it to site, with 'task', and let each profile's [data] name its own file"
+            "set it to site, with [task], and let each profile's [data] name its own file"
         )
     own: dict[str, Any] = tool("simulation.own_data.dataset").with_own_task(config, Path.cwd())
     return own

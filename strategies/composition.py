@@ -70,7 +70,7 @@ class Combination:
             return config
         asked = config.server.server_learning_rate
         is_found = asked == FOUND or (asked == AUTO and self._can_find_rate(config))
-        return config.with_rate(is_found=is_found)
+        return config.with_rate(is_found=is_found, is_plain=self.step.default_rate == 1)
 
     def _can_find_rate(self, config: RunConfig) -> bool:
         """Return whether the server may find its rate in this run.

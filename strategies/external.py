@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 
 from hdpfl_flower.errors import StrategyError
-from hdpfl_flower.system.own_code import load_own, search_here
+from hdpfl_flower.system.own_code import load_own
+from hdpfl_flower.system.own_traceback import search_here
 from strategies.core.base import HDPStrategy
 
 
@@ -32,11 +33,9 @@ def load_strategy(name: str) -> type[HDPStrategy]:
     strategy = load_own(name, "strategy", StrategyError, "class")
     kind = name.partition(":")[2]
     where = getattr(sys.modules[name.partition(":")[0]], "__file__", None) or name
-    if not (isinstance(strategy, type) and issubclass(strategy, HDPStrategy)):
-        raise StrategyError(
-            f"'strategy': '{name}': '{kind}' in {where} is no subclass of "
-            "strategies.core.base.HDPStrategy"
-        )
-    if not isinstance(getattr(strategy, "name", None), str):
-        raise StrategyError(f"'strategy': '{name}': '{kind}' in {where} has no 'name'; set one")
-    return strategy
+    fault = "is no subclass of strategies.core.base.HDPStrategy; make it one"
+    if isinstance(strategy, type) and issubclass(strategy, HDPStrategy):
+        if isinstance(getattr(strategy, "name", None), str):
+            return strategy
+        fault = "has no 'name'; set one"
+    raise StrategyError(f"'strategy': '{name}': '{kind}' in {where} {fault}")

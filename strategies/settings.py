@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import PREFIX
-from hdpfl_flower.config.tables import Row, flat_rows, release_rows, rows_of
+from hdpfl_flower.config.tables import Row, flat_rows, rows_of, table_rows
 from hdpfl_flower.config.validation import hint
 from hdpfl_flower.errors import TermsError
 from strategies.composition import Combination, Owner
@@ -90,7 +90,7 @@ def assigned(pairs: Iterable[str], running: Iterable[Combination]) -> dict[str, 
     """
     parts = {table_of(part): part for strategy in running for part in strategy.owners}
     rows = list(setting_rows(parts))
-    texts = {row.key for row in (*flat_rows(), *release_rows(), *rows) if row.type == "text"}
+    texts = {row.key for row in (*flat_rows(), *table_rows(), *rows) if row.type == "text"}
     values: dict[str, object] = {}
     for pair in pairs:
         key, separator, text = pair.partition("=")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from studies.fedhdp.table_1 import FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED
 from studies.framework.study import Study
+from studies.intervals.study import INTERVALS
 from studies.pfa.mixgauss import MIXGAUSS
 from studies.pfa.traffic import MEGABYTES
 from studies.r_dpcfl.accuracy import LABEL, ROTATION
@@ -16,7 +17,10 @@ from studies.robust_hdp.accuracy import (
     LABEL_SKEW,
 )
 from studies.robust_hdp.noise_table import NOISE_TABLE
+from studies.scales.study import SCALES
+from studies.shared_noise.study import SHARED_NOISE
 from studies.splitting.figures import FIGURES
+from studies.survival.study import SURVIVAL
 from studies.which_rule.study import WHICH_RULE
 
 STUDIES: dict[str, Study] = {
@@ -37,6 +41,10 @@ STUDIES: dict[str, Study] = {
         ROTATION,
         LABEL,
         WHICH_RULE,
+        SHARED_NOISE,
+        SCALES,
+        SURVIVAL,
+        INTERVALS,
         *FIGURES,
     )
 }

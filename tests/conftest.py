@@ -43,6 +43,19 @@ ENGINES = Path(__file__).parent / "e2e"
 """Where ``make test`` looks for the tests of the engines: elsewhere they would never run."""
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _costs_by_arrays() -> None:
+    """As simulations; ``tests/hdpfl_tools/measures/test_pld.py`` holds them against the library."""
+    from hdpfl_flower.privacy.accounting import account_by
+
+    def by_arrays(interval: float) -> object:
+        from hdpfl_tools.measures.pld import GridAccountant
+
+        return GridAccountant(interval)
+
+    account_by(by_arrays)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Let the garbage collector rest: what is imported stays."""

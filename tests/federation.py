@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.models.networks import arrays_of, build_model
@@ -28,7 +28,7 @@ NEEDED: dict[str, dict[str, object]] = {
         name: {"model": "mlp:10"}  # its body has logreg's 650 numbers
         for name in ("fedper", "fedrep", "fedbabu", "dsu", "dsu-published")
     },
-    "dp-fedavg-fb": {"model": "mlp:10", "work": "joint"},
+    "dp-fedavg-fb": {"model": "mlp:10", "work": {"kind": "joint"}},
 }
 """Terms without which a rule does not start."""
 
@@ -56,7 +56,7 @@ def first_updates(grid: LocalGrid, terms: RunConfig) -> dict[str, npt.NDArray[np
     """Return what each site of ``grid`` sends in round 1."""
     kernel = make_kernel(terms)
     model = arrays_of(build_model(terms.terms.model, task_for(terms.terms), terms.simulation.seed))
-    record = wire.write_model(model)
+    record = server_wire.write_model(model)
     messages = list(kernel.configure_train(1, record, ConfigRecord(), grid))
     replies = list(grid.send_and_receive(messages))
     size = sum(array.size for array in model.values())

@@ -17,21 +17,23 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app", "hdpfl_tools", "studies")
-EVERYWHERE = {"hdpfl_flower.errors", "hdpfl_flower.formats"}
+EVERYWHERE = {"hdpfl_flower.errors", "hdpfl_flower.formats", "hdpfl_flower.noise_sources"}
 
 ROOMS_AND_IMPORTS = """
 hdpfl_flower:
 hdpfl_flower.errors:
 hdpfl_flower.formats:
+hdpfl_flower.noise_sources:
 hdpfl_flower.versions:
 hdpfl_flower.linalg:
 hdpfl_flower.system:
-hdpfl_flower.config: hdpfl_flower.system hdpfl_flower.work
+hdpfl_flower.config: hdpfl_flower.system hdpfl_flower.work hdpfl_flower.shared_noise.keys
 hdpfl_flower.config.run_config: hdpfl_flower.config hdpfl_flower.releases hdpfl_flower.system
 hdpfl_flower.config.named_files: hdpfl_flower.config hdpfl_flower.system
 hdpfl_flower.config.tables: hdpfl_flower.config hdpfl_flower.releases hdpfl_flower.work
-hdpfl_flower.releases: hdpfl_flower.config hdpfl_flower.measures hdpfl_flower.models
-    hdpfl_flower.privacy.accounting hdpfl_flower.work
+hdpfl_flower.releases: hdpfl_flower.config hdpfl_flower.data hdpfl_flower.measures
+    hdpfl_flower.models hdpfl_flower.privacy.accounting hdpfl_flower.privacy.noisy_max
+    hdpfl_flower.work
 hdpfl_flower.work: hdpfl_flower.config hdpfl_flower.models.task hdpfl_flower.system
 hdpfl_flower.measures.concordance:
 hdpfl_flower.models: hdpfl_flower.measures.concordance hdpfl_flower.system hdpfl_flower.work
@@ -44,13 +46,21 @@ hdpfl_flower.updates: hdpfl_flower.estimators
 hdpfl_flower.local_steps: hdpfl_flower.config hdpfl_flower.updates
 hdpfl_flower.weighting: hdpfl_flower.config hdpfl_flower.estimators hdpfl_flower.linalg
     hdpfl_flower.local_steps hdpfl_flower.updates
-hdpfl_flower.payloads:
-hdpfl_flower.wire: hdpfl_flower.config hdpfl_flower.models hdpfl_flower.payloads
+hdpfl_flower.wire: hdpfl_flower.config hdpfl_flower.models
+hdpfl_flower.server_wire: hdpfl_flower.config hdpfl_flower.models hdpfl_flower.wire
 hdpfl_flower.reply_time: hdpfl_flower.config hdpfl_flower.system
-hdpfl_flower.privacy.accounting: hdpfl_flower.config hdpfl_flower.privacy.pld
+hdpfl_flower.privacy.accounting: hdpfl_flower.config
+hdpfl_flower.privacy.noisy_max: hdpfl_flower.privacy.accounting
+    hdpfl_flower.privacy.exponential_mechanism hdpfl_flower.privacy.noise
 hdpfl_flower.privacy: hdpfl_flower.work hdpfl_flower.releases hdpfl_flower.config
     hdpfl_flower.data hdpfl_flower.linalg hdpfl_flower.models hdpfl_flower.system
-    hdpfl_flower.privacy.accounting
+    hdpfl_flower.privacy.accounting hdpfl_flower.privacy.noisy_max
+hdpfl_flower.shared_noise.members: hdpfl_flower.shared_noise.keys
+hdpfl_flower.shared_noise.keys: hdpfl_flower.config hdpfl_flower.shared_noise.members
+hdpfl_flower.shared_noise.rules: hdpfl_flower.config hdpfl_flower.shared_noise.members
+    hdpfl_flower.work
+hdpfl_flower.shared_noise: hdpfl_flower.config hdpfl_flower.privacy.noise
+    hdpfl_flower.shared_noise.members hdpfl_flower.system
 hdpfl_flower.engines: hdpfl_flower.models hdpfl_flower.privacy hdpfl_flower.system
 hdpfl_flower.ledger: hdpfl_flower.config hdpfl_flower.privacy hdpfl_flower.system
 hdpfl_flower.doors: hdpfl_flower
@@ -75,7 +85,8 @@ client_app.releases: hdpfl_flower client_app.site client_app.training client_app
 client_app: hdpfl_flower client_app.site client_app.training client_app.after_run
     client_app.releases
 server_app: hdpfl_flower
-server_app.run: hdpfl_flower strategies
+server_app.releases: hdpfl_flower
+server_app.run: hdpfl_flower strategies server_app.releases
 server_app.app: hdpfl_flower server_app.run server_app.plots
 hdpfl_tools: hdpfl_flower hdpfl_tools.simulation.in_process
 hdpfl_tools.shell: hdpfl_flower
@@ -98,11 +109,13 @@ hdpfl_tools.site.approval: client_app.site.app_digest hdpfl_flower.config.toml_t
     hdpfl_flower.system
 hdpfl_tools.site.approval.launcher:
 hdpfl_tools.site.approval.preparation: hdpfl_flower client_app.site hdpfl_tools.tables
+hdpfl_tools.site.open_requests: hdpfl_flower client_app.site
 hdpfl_tools.site.reports: hdpfl_flower client_app.site hdpfl_tools.site.ledger_checks
-    hdpfl_tools.measures
+    hdpfl_tools.site.open_requests hdpfl_tools.measures
 hdpfl_tools.site.commands: hdpfl_flower client_app hdpfl_tools.site hdpfl_tools.shell
     hdpfl_tools.measures hdpfl_tools.tables
 hdpfl_tools.coordinator: hdpfl_flower hdpfl_tools.shell
+hdpfl_tools.coordinator.kinds_of_run: hdpfl_flower client_app.training
 hdpfl_tools.coordinator.monitoring: hdpfl_flower strategies.core server_app.run hdpfl_tools.shell
     hdpfl_tools.simulation.scenarios
 hdpfl_tools.coordinator.reports: hdpfl_flower server_app hdpfl_tools.measures
@@ -112,9 +125,11 @@ hdpfl_tools.coordinator.project: hdpfl_flower strategies server_app.app
 hdpfl_tools.coordinator.template: hdpfl_flower strategies.core
 hdpfl_tools.coordinator.commands: hdpfl_flower strategies server_app client_app.site
     hdpfl_tools studies
-studies: hdpfl_flower strategies studies server_app.run server_app.plots hdpfl_tools
+studies: hdpfl_flower strategies studies server_app.run server_app.plots server_app.releases
+    hdpfl_tools
 studies.framework: hdpfl_flower server_app.run server_app.plots hdpfl_tools.simulation
-    hdpfl_tools.coordinator.progress
+    hdpfl_tools.coordinator.progress hdpfl_tools.measures
+studies.survival: hdpfl_flower studies server_app.releases
 """
 """Room: what it may import besides itself and ``EVERYWHERE``. The longest prefix counts."""
 MAY_IMPORT = {
@@ -124,8 +139,11 @@ MAY_IMPORT = {
 
 FLWR = {
     "hdpfl_flower.wire",
+    "hdpfl_flower.server_wire",
     "hdpfl_flower.system.patient",
     "hdpfl_flower.doors.noise_aware",
+    "hdpfl_flower.doors.charged_updates",
+    "hdpfl_flower.doors.private_records",
     "hdpfl_flower.doors.private_updates",
 }
 """The only modules of ``hdpfl_flower`` that import Flower."""
@@ -439,3 +457,26 @@ def test_an_empty_name_and_a_vague_sentence_are_counted() -> None:
     variables, sentences = words_of('found = 1  # a\n# what it is\n"""A b. No such thing."""\n')
     assert [name in EMPTY for name in variables] == [True]
     assert [bool(VAGUE.search(text)) for text in sentences] == [True, False, True]
+
+
+SHARED_NOISE = re.compile(
+    r"shared.noise|noise = .?shared|[\"']shared[\"']|sum-of|\bcolluders\b|spare[-_]rounds|"
+    r"least[-_]members|\bpeers?\b|sum_part|SumPart|sum-part|'members'"
+)
+"""Words of one source of noise: its value, keys, modules, message fields and classes."""
+ITS_OWN = re.compile(r"shared_noise|sum_part|shared_keys|commands/(peers|members)\.py")
+
+
+def test_a_source_of_noise_stands_in_few_files_beside_its_own() -> None:
+    """A new one needs a row and its keys: all else asks the row for properties and halves."""
+    files = [
+        path.relative_to(ROOT).as_posix()
+        for package in set(PACKAGES) - {"studies"}
+        for path in sorted((ROOT / package).rglob("*"))
+        if path.suffix in {".py", ".j2", ".toml"} and SHARED_NOISE.search(path.read_text())
+    ]
+    others = [file for file in files if not ITS_OWN.search(file)]
+    assert "hdpfl_flower/noise_sources.py" in others
+    assert len(files) - len(others) > 10
+    # Attackers of other runs collude, too.
+    assert len(set(others) - {"strategies/guards/content.py"}) <= 8, others

@@ -18,9 +18,8 @@ from flwr.proto.recorddict_pb2 import RecordDict as Proto
 from safetensors.numpy import save_file
 
 from client_app.after_run.final_model import load_final_model
-from client_app.site.refusals import read_refusals
 from client_app.training.ditto import kept_personal_path, load_personal_model
-from hdpfl_flower import formats, wire
+from hdpfl_flower import formats, server_wire, wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.errors import (
     AccountingError,
@@ -41,6 +40,7 @@ from hdpfl_tools.coordinator.monitoring.run_series import tally
 from hdpfl_tools.site.commands import main
 from hdpfl_tools.site.ledger_checks.invariants import check_entries
 from hdpfl_tools.site.ledger_checks.recompute import read_plan, recompute_epsilon
+from hdpfl_tools.site.reports.site_series import read_refusals
 from server_app.run.checkpoint import read_checkpoint, write_checkpoint
 from tests.client_app.messages import model_in, send
 from tests.client_app.messages import terms_of as terms_of_message
@@ -62,7 +62,12 @@ FIELDS_OF_PLANS = {
 def files_of_a_format(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A copy of the files of one format; the site's are its owner's alone."""
     shutil.copytree(request.param, tmp_path / "files")
-    (tmp_path / "files" / "site" / "profile.toml").chmod(0o600)
+    # A checkout has not the modes that a site demands of its own files.
+    site = tmp_path / "files" / "site"
+    for path in (site / "profile.toml", *site.glob("*.records/*")):
+        path.chmod(0o600)
+    for folder in site.glob("*.records"):
+        folder.chmod(0o700)
     return tmp_path / "files"
 
 
@@ -87,6 +92,8 @@ def test_every_number_has_the_files_that_the_script_writes(tmp_path: Path) -> No
     make.main(tmp_path / "files")
     of_newest = STORED[-1]
     for path in of_newest.rglob("*"):
+        if path.parent.suffix == ".records":
+            continue  # named by its content
         assert (tmp_path / "files" / path.relative_to(of_newest)).exists(), path
 
 
@@ -118,12 +125,12 @@ def test_sealed_replies_are_sent_again_bit_by_bit(files: Path, ledger: Ledger) -
 
 def test_a_site_goes_on_with_its_runs_and_charges_new_ones(files: Path, ledger: Ledger) -> None:
     terms, spent = make.terms_of_run("personal"), ledger.account().spent()
-    second = wire.write_instructions(terms, 2, model_in(terms, 2))
+    second = server_wire.write_instructions(terms, 2, model_in(terms, 2))
     assert send(profile_in(files), wire.TRAIN, second).has_content()
     assert ("personal", 2, "update") in ledger.account().releases
     assert ledger.account().spent() == spent
     new = terms_of_message(**{"run-id": "new"})
-    content = wire.write_instructions(new, 1, model_in(new, 1))
+    content = server_wire.write_instructions(new, 1, model_in(new, 1))
     assert send(profile_in(files), wire.TRAIN, content).has_content()
     charged = ledger.account().plans["new"]
     assert ledger.account().spent()[0] == pytest.approx(spent[0] + charged.epsilon)
@@ -144,9 +151,9 @@ def test_report_models_and_replies_are_read(
     assert (model.terms.run_id, sum(a.size for a in model.arrays.values())) == ("ended", 3)
     path = kept_personal_path(state, make.terms_of_run("personal"))
     assert load_personal_model(path, 3) is not None
-    assert set(wire.read_site(content_in(files / "wire" / "join.reply"))) == {"epsilon"}
-    assert wire.read_update(content_in(files / "wire" / "records.reply"), 3).shape == (3,)
-    assert wire.read_choice(content_in(files / "wire" / "gumbel.reply"), 2) in (0, 1)
+    assert set(server_wire.read_site(content_in(files / "wire" / "join.reply"))) == {"epsilon"}
+    assert server_wire.read_update(content_in(files / "wire" / "records.reply"), 3).shape == (3,)
+    assert server_wire.read_choice(content_in(files / "wire" / "gumbel.reply"), 2) in (0, 1)
 
 
 def test_journal_and_checkpoint_of_a_run_are_read(files: Path) -> None:
@@ -204,7 +211,7 @@ def test_a_newer_plan_is_never_trained_by(files: Path) -> None:
     with ledger.reserve(Request("newer", 1, "update", "d"), newer):
         pass
     ledger.close()
-    content = wire.write_instructions(terms, 2, model_in(terms, 2))
+    content = server_wire.write_instructions(terms, 2, model_in(terms, 2))
     reply = send(profile_in(files), wire.TRAIN, content)
     assert reply.has_error() and reply.error.code == wire.FAILED
     assert read_refusals(site / "ledger.sqlite").counts["failed", "ledger"] == 1

@@ -16,6 +16,7 @@ import pytest
 from flwr.common.config import flatten_dict
 
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.noise_sources import DEFAULTS
 from hdpfl_flower.versions import __version__
 from server_app.app import RESUME_FROM
 from server_app.run.resume import defaults
@@ -36,7 +37,8 @@ def test_the_run_config_is_every_term_with_its_default() -> None:
     """``flwr run`` lets declared keys alone be overridden."""
     declared = flatten_dict(flower()["app"]["config"])
     assert declared.pop(RESUME_FROM) == ""
-    assert declared == defaults()
+    # Those of a source of noise are open, so that another source has its own.
+    assert declared == {**defaults(), **dict.fromkeys(DEFAULTS, "auto")}
     assert {k: type(v) for k, v in declared.items()} == {k: type(v) for k, v in defaults().items()}
     for name in ("fedavg", "robust-hdp"):
         config = RunConfig.parse({**declared, "strategy": name})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sqlite3
 import sys
 import time
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from hdpfl_tools.simulation.in_process.profile_grid import ProfileGrid
 from hdpfl_tools.site.commands import app as site_app
 from hdpfl_tools.tables.site_data import read_site_data
 from server_app.run.rounds import RunResult, run
+from tests.docs.blocks import of_language, pattern_of, plain
 
 
 class Shell:
@@ -148,16 +150,23 @@ def patients(seed: int, number: int) -> Iterator[tuple[int, int, str, float, flo
         yield i, age, sex, hba1c, glucose, draws.normal(0, 1) < (age - 60) / 12 + (hba1c - 6.6)
 
 
-def boston() -> bytes:
-    """Return a CSV with commas, mg/dl and the schema's names, a note in quotes."""
-    lines = ["mrn,age,sex,hba1c,glucose,readmitted,note"]
+def boston(folder: Path) -> Path:
+    """Write a workbook with a title, mg/dl and the schema's names, and a note."""
+    openpyxl = pytest.importorskip("openpyxl")
+    pytest.importorskip("python_calamine")
+    book = openpyxl.Workbook()
+    book.active.append(["Ward 7, last year"])
+    book.active.append([])
+    book.active.append(["mrn", "age", "sex", "hba1c", "glucose", "readmitted", "note"])
     for i, age, sex, hba1c, glucose, back in patients(1, 320):
-        lines.append(f'B{i:05},{age},{sex},{hba1c:.1f},{glucose:.0f},{back:d},"seen, ""stable"""')
-    return "\n".join(lines).encode()
+        row = [f"B{i:05}", age, sex, round(hba1c, 1), round(glucose), int(back), 'seen, "stable"']
+        book.active.append(row)
+    book.save(folder / "export.xlsx")
+    return folder / "export.xlsx"
 
 
-def koeln() -> bytes:
-    """Return cp1252 with semicolons, decimal commas, dates, gaps, limits, and a patient twice."""
+def koeln(folder: Path) -> Path:
+    """Write cp1252 with semicolons, decimal commas, dates, gaps, limits, and a patient twice."""
     lines = ["PatNr;Geburtsdatum;Geschlecht;HbA1c (%);Nüchternglukose;Wiederaufnahme;Aufnahme"]
     for i, age, sex, hba1c, glucose, back in patients(2, 280):
         percent = "k.A." if i % 25 == 0 else f"{hba1c:.1f}".replace(".", ",")
@@ -167,18 +176,23 @@ def koeln() -> bytes:
             f"{i + 1000};{day}{2025 - age};{'w' if sex == 'f' else 'm'};{percent};{sugar};"
             f"{'ja' if back else 'nein'};{day}2025"
         )
-    return "\r\n".join([*lines, lines[5]]).encode("cp1252")
+    (folder / "export.csv").write_bytes("\r\n".join([*lines, lines[5]]).encode("cp1252"))
+    return folder / "export.csv"
 
 
-def leeds() -> bytes:
-    """Return mmol/mol with the unit in each cell, mmol/l, words for the label."""
-    lines = ["nhs_no,age_years,gender,hba1c_ifcc,glucose_mmol_l,readmission"]
-    for i, age, sex, hba1c, glucose, back in patients(3, 250):
-        lines.append(
-            f"{4_000_000_000 + i},{age},{'female' if sex == 'f' else 'male'},"
-            f"{(hba1c - 2.152) / 0.09148:.0f} mmol/mol,{glucose / 18.016:.1f},{'NY'[back]}"
+def leeds(folder: Path) -> Path:
+    """Write a database: mmol/mol with the unit in each cell, mmol/l, words for the label."""
+    with sqlite3.connect(folder / "lab.db") as database:
+        database.execute(
+            "CREATE TABLE lab (nhs_no INT, age_years INT, gender, hba1c_ifcc, glucose_mmol_l REAL, "
+            "readmission)"
         )
-    return "\n".join(lines).encode()
+        for i, age, sex, hba1c, glucose, back in patients(3, 250):
+            unit = f"{(hba1c - 2.152) / 0.09148:.0f} mmol/mol"
+            row = (4_000_000_000 + i, age, "female" if sex == "f" else "male", unit,
+                   round(glucose / 18.016, 1), "NY"[back])  # fmt: skip
+            database.execute("INSERT INTO lab VALUES (?, ?, ?, ?, ?, ?)", row)
+    return folder / "lab.db"
 
 
 HOSPITALS = {
@@ -202,18 +216,20 @@ def test_three_hospitals_from_their_exports_to_signed_pages(tmp_path: Path) -> N
         f'coordinator = "Uni Köln"\nruns-dir = "{tmp_path}"\n'
     )
     shells = {name: Shell() for name in HOSPITALS}
+    printed: dict[str, str] = {}
     profiles = {name: tmp_path / name / "profile.toml" for name in HOSPITALS}
     for name, (export, column, records, mapping) in HOSPITALS.items():
         shell, profile = shells[name], profiles[name]
         profile.parent.mkdir()
-        (profile.parent / "export.csv").write_bytes(export())
+        data = export(profile.parent)
         at = ("--profile", profile)
         shell("hdpfl-site", "profile", "new", "--name", name, "--to", profile, "--terms", terms,
-              "--data", profile.parent / "export.csv", "--id", column, "--records", records,
+              "--data", data, "--id", column, "--records", records,
               "--epsilon", 2, "--cap", 8, "--anchor", tmp_path / f"{name}.anchor")  # fmt: skip
         shell("hdpfl-site", "ledger", "--init", *at)
         if mapping:  # what is missing is named by the schema's names, and where to write it
             found = shell("hdpfl-site", "profile", "check", "--terms", terms, *at, code=1)
+            printed |= {"3. Say how the table is written": found} if name == "Köln" else {}
             (fault,) = [line for line in found.splitlines() if line.startswith("error")]
             for each in ("'age'", "'sex'", "'hba1c'", "'readmitted'", "name = … in [data.columns."):
                 assert each in fault
@@ -223,7 +239,14 @@ def test_three_hospitals_from_their_exports_to_signed_pages(tmp_path: Path) -> N
         warned = {line.split()[1] for line in found.splitlines() if line.startswith("warning")}
         assert warned - {"data:"} == {"anchor:", "disclosure:", "time:"}, found
         assert ("repeated id" in found) == ("data:" in warned) == (name == "Köln"), found
-        assert "ε 2" in shell("hdpfl-site", "plan", "--terms", terms, *at)
+        price = shell("hdpfl-site", "plan", "--terms", terms, *at)
+        assert "ε 2" in price
+        if name == "Köln":
+            printed |= {"4. Check the records": found, "5. Ask the price": price}
+    for block in of_language("text"):
+        if block.page == "docs/how-to/site.md" and (text := printed.pop(block.heading, "")):
+            assert pattern_of(block.text).search(plain(text)), text
+    assert not printed
 
     config = RunConfig.load(terms)
     with pytest.raises(StrategyError, match="pending: Boston, Köln, Leeds"):
@@ -248,7 +271,7 @@ def test_three_hospitals_from_their_exports_to_signed_pages(tmp_path: Path) -> N
         shell("hdpfl-site", "report", "--html", "--out", board, "--profile", profile)
         page = board.read_text()
         assert name in page and "readmission-1" in page and "Risk of readmission" in page
-        assert not any(each in page for each in ("PatNr", "export.csv", "Nüchternglukose"))
+        assert not any(each in page for each in ("PatNr", "export.", "lab.db", "Nüchternglukose"))
         assert shell.count <= COMMANDS_OF_A_SITE
     assert time.monotonic() - began < 60 * MINUTES
 
@@ -272,7 +295,8 @@ def test_an_engineer_from_folders_of_images_to_a_run_and_its_report(tmp_path: Pa
     shell, sites = Shell(), {}
     terms = tmp_path / "run.toml"
     terms.write_text(
-        'run-id = "images-1"\ndataset = "site"\ntask = "classification shape=1,8,8 classes=2"\n'
+        'run-id = "images-1"\ndataset = "site"\n'
+        'task.kind = "classification"\ntask.shape = "1,8,8"\ntask.classes = 2\n'
         'model = "logreg"\nstrategy = "fedavg"\nrounds = 3\nlearning-rate = 1.0\n'
         f'evaluation = "none"\nmin-sites = 3\nruns-dir = "{tmp_path}"\n'
     )

@@ -13,7 +13,8 @@ from hdpfl_flower.errors import DataError, Declined, LedgerError, Reason, TermsE
 from hdpfl_flower.ledger.account import Account
 from hdpfl_flower.ledger.locks import alone_in
 from hdpfl_flower.models.networks import Arrays
-from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, changed_terms
+from hdpfl_flower.privacy.policy import changed_terms
+from hdpfl_flower.releases import is_covered, is_update
 from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.system.printable import site_log
 from hdpfl_flower.wire import Instructions
@@ -82,7 +83,7 @@ def check_may_keep(site: Site, folder: Path, model: FinalModel) -> None:
     if run not in begun:
         raise Declined(Reason.TERMS, "this site took no part in the run whose final model is sent")
     if ledger.frozen_plan(run) is not None:
-        _ = site.plan  # declines terms that changed
+        _ = site.paid_plan  # declines terms that changed
     try:
         stored = load_final_model(folder)
     except (DataError, TermsError):
@@ -123,7 +124,7 @@ def close_run(site: Site) -> None:
     if site.simulated or site.profile.ledger is None or not took_part(site) or is_closed(site):
         return
     if site.ledger.frozen_plan(site.terms.run_id) is not None:
-        _ = site.plan
+        _ = site.paid_plan
     try:
         site.ledger.close_run(site.terms.run_id)
     except LedgerError as reason:
@@ -136,8 +137,9 @@ def _first_entries(account: Account) -> dict[str, int]:
     first: dict[str, int] = {}
     for (run, _, kind), release in account.releases.items():
         # A clipped update has no plan in the ledger: the seal shows that it may have left.
-        clipped = kind == CLIPPED_UPDATE and release.status in ("sealed", "sent")
-        if clipped or (run in account.plans and kind != "metrics"):
+        covered = is_covered(kind)
+        clipped = is_update(kind) and not covered and release.status in ("sealed", "sent")
+        if clipped or (run in account.plans and covered):
             first[run] = min(release.seq, first.get(run, release.seq))
     return first
 

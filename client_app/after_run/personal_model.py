@@ -8,7 +8,7 @@ without noise; treat it as the records. Both stay at the site.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -58,25 +58,6 @@ class PersonalModel:
         """Return the model's outputs, float32, shape ``(n, task.outputs)``."""
         outputs = predict(self.terms.model, task, self.arrays, features)
         return np.asarray(outputs + self.added, np.float32)
-
-
-def folded(model: PersonalModel, task: Task) -> PersonalModel:
-    """Return the model with its offset in the bias.
-
-    Whether it is the same is tried on a few inputs; a model of other form stays as it is.
-    """
-    if not model.added.any():
-        return model
-    probe = np.random.default_rng(0).uniform(-1, 1, (4, *task.input_shape)).astype(np.float32)
-    wanted = model.outputs(task, probe)
-    for name, array in model.arrays.items():
-        if array.shape == model.added.shape:
-            moved = {**model.arrays, name: np.asarray(array + model.added, np.float32)}
-            candidate = replace(model, arrays=moved, added=np.zeros_like(model.added))
-            scale = 1 + np.abs(wanted).max()
-            if np.allclose(candidate.outputs(task, probe), wanted, atol=1e-5 * scale):
-                return candidate
-    return model
 
 
 def kind_of(terms: RunTerms) -> Kind:

@@ -13,13 +13,11 @@ ELSEWHERE: Final[dict[str, str]] = {}
 
 
 def half_of(kind: ReleaseKind | type[ReleaseKind]) -> SiteHalf:
-    """Return the site's half of a registered kind; an empty half of a free kind.
+    """Return the site's half of a registered kind.
 
     Args:
         kind: of the registry: a class of ours or of a user's project, and no text of a message.
     """
-    if not kind.release:
-        return SiteHalf()
     here = f"client_app.releases.{kind.kind}"
     half: SiteHalf = import_module(ELSEWHERE.get(kind.kind, here)).HALF
     return half

@@ -6,6 +6,7 @@ adds the noise of the plan.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -15,14 +16,16 @@ from hdpfl_flower.privacy.plan import Plan
 
 if TYPE_CHECKING:
     from client_app.after_run.personal_model import PersonalModel
+    from hdpfl_flower.wire import Instructions
 
 Work = Callable[[], bytes]
 """Computation with its noise → the payload to seal."""
 
 
-class SiteHalf:
-    """Work of a kind at a site; the defaults are empty."""
+class SiteHalf(ABC):
+    """Work of a kind that is released once a run; no use of the payload by default."""
 
+    @abstractmethod
     def prepare(self, site: Site, plan: Plan, arrays: Arrays | None) -> Work:
         """Return the work, after everything that may fail without a charge.
 
@@ -35,7 +38,6 @@ class SiteHalf:
         Raises:
             DataError: the records cannot be read, or have no meaning for the kind.
         """
-        raise NotImplementedError
 
     def applied(
         self, site: Site, plan: Plan, model: PersonalModel, payload: bytes
@@ -51,3 +53,11 @@ class SiteHalf:
         """
         del site
         return model
+
+
+class SummedHalf(SiteHalf):
+    """Work of a kind that can be a part of a sum."""
+
+    @abstractmethod
+    def summed(self, site: Site, plan: Plan, instructions: Instructions) -> Work:
+        """Return the work of the part."""

@@ -3,7 +3,7 @@
 Of each unit one record is counted: training and holdout take one record of an id, and without
 ids the record is the unit. So one unit more or less moves one count by 1, and with the plan's noise
 the release is a Gaussian mechanism of its multiplier. The server's estimates from the sum over the
-sites are in ``hdpfl_flower/measures/from_cells.py``.
+sites are in ``server_app/releases/scores.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from client_app.releases.base import SiteHalf, Work
 from client_app.site.site import Site
 from hdpfl_flower import wire
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.measures.score_cells import CELLS, check_binary, count_cells
+from hdpfl_flower.measures.score_cells import CELLS, count_cells
 from hdpfl_flower.models.evaluation import predict_apart
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.models.task import Records, Task
@@ -53,7 +53,7 @@ def noisy_cells(
         One record more or less changes one number by at most 1, before the noise, whatever the
         model is: with its noise the release is a Gaussian mechanism of that multiplier.
     """
-    check_binary(task)
+    Scores().check_task(task)
     exact = np.zeros(CELLS, np.float32)
     if records is not None and len(records):
         # Each row by itself: its score does not depend on the others.

@@ -21,8 +21,8 @@ def disclosed_facts(site: Site) -> dict[str, int | float]:
     if "epsilon" in disclose:
         facts["epsilon"] = profile.run.epsilon
     noise = "noise-std" in disclose and site.tells("noise-std")
-    if noise and terms.noise == "records":
+    if noise and terms.source.own_noise:
         with contextlib.suppress(Declined):  # no plan, no noise: it declines to train, too
-            plan, _ = site.plan
+            plan = site.paid_plan.plan
             facts["noise-std"] = plan.update_noise_std(1, terms.clip_norm, terms.learning_rate)
     return facts

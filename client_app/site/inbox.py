@@ -12,20 +12,17 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import LedgerError, TermsError
 from hdpfl_flower.privacy.policy import lasting_terms
 
 MOST_RUNS = 20
 """Runs that the file holds. Another one finds room where one of them was not asked for lately."""
 STALE = timedelta(hours=1)
 """Age of a last request at which a run makes room; coordinators ask once a minute."""
-_SECONDS_BUSY = 5.0
+SECONDS_BUSY = 5.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS requests (number INTEGER PRIMARY KEY AUTOINCREMENT,
     run_id TEXT NOT NULL UNIQUE, digest TEXT NOT NULL, terms TEXT NOT NULL, app TEXT NOT NULL,
@@ -39,36 +36,6 @@ DELETE FROM requests WHERE number IN (SELECT number FROM requests WHERE last < ?
 """
 _COUNT = "SELECT count(*) FROM requests"
 _FILE = "INSERT INTO requests (run_id, digest, terms, app, first, last) VALUES (?, ?, ?, ?, ?5, ?5)"
-_READ = "SELECT number, terms, app, first, last FROM requests ORDER BY number"
-
-
-@dataclass(frozen=True)
-class RunRequest:
-    """A run that waits for a decision.
-
-    Attributes:
-        number: the site's own, of this run under these terms and this app.
-        terms: the public terms.
-        app: SHA-256 of the app that would work under them.
-        first: when it was first asked for (UTC, ISO).
-        last: when it was asked for last.
-    """
-
-    number: int
-    terms: RunTerms
-    app: str
-    first: str
-    last: str
-
-    @property
-    def run_id(self) -> str:
-        """The run, as the server names it."""
-        return self.terms.run_id
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the approval that the shown terms ask for."""
-        return request_digest(self.terms, self.app)
 
 
 def request_digest(terms: RunTerms, app: str) -> str:
@@ -117,7 +84,7 @@ def file_request(ledger: Path, terms: RunTerms, app: str) -> bool:
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     now = datetime.now(UTC)
     asked, stale = (instant.isoformat(timespec="microseconds") for instant in (now, now - STALE))
-    with contextlib.closing(sqlite3.connect(path, timeout=_SECONDS_BUSY)) as db, db:
+    with contextlib.closing(sqlite3.connect(path, timeout=SECONDS_BUSY)) as db, db:
         db.execute(_SCHEMA)
         db.execute("BEGIN IMMEDIATE")
         if db.execute(_ASK_AGAIN, (text, asked, terms.run_id, digest)).rowcount:
@@ -128,45 +95,3 @@ def file_request(ledger: Path, terms: RunTerms, app: str) -> bool:
             return False
         db.execute(_FILE, (terms.run_id, digest, text, app, asked))
         return True
-
-
-def read_requests(ledger: Path) -> list[RunRequest]:
-    """Return the runs that wait, the oldest request first.
-
-    Raises:
-        LedgerError: the file cannot be read.
-    """
-    path = inbox_path(ledger)
-    if not path.exists():
-        return []
-    try:
-        return [
-            RunRequest(number, RunTerms.from_json(terms), app, first, last)
-            for number, terms, app, first, last in _rows(path)
-        ]
-    except (sqlite3.Error, ValueError, TypeError, TermsError):
-        raise LedgerError(
-            f"the requests in {path} cannot be read; remove the file, servers ask again, under "
-            "new numbers"
-        ) from None
-
-
-def remove_request(ledger: Path, request: RunRequest) -> None:
-    """Remove a decided run; later requests stay.
-
-    Raises:
-        LedgerError: the file cannot be written.
-    """
-    path = inbox_path(ledger)
-    try:
-        with contextlib.closing(sqlite3.connect(path, timeout=_SECONDS_BUSY)) as db, db:
-            db.execute("DELETE FROM requests WHERE number = ?", (request.number,))
-    except sqlite3.Error:
-        raise LedgerError(f"the requests in {path} cannot be written; remove the file") from None
-
-
-def _rows(path: Path) -> Iterator[tuple[int, str, str, str, str]]:
-    uri = f"{path.absolute().as_uri()}?mode=ro"
-    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_SECONDS_BUSY)) as db:
-        if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'requests'").fetchone():
-            yield from db.execute(_READ)

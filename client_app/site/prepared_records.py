@@ -16,8 +16,8 @@ import mmap
 import os
 import subprocess
 import sys
-from collections.abc import Container, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower import errors, formats
-from hdpfl_flower.config.data_source import DataSource
+from hdpfl_flower.config.data_source import TABLES, DataSource
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import DataError, Declined, HDPFLError, LedgerError, Reason
 from hdpfl_flower.ledger.account import Account
-from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.checked_table import check_table, json_digest, stamp_of
+from hdpfl_flower.ledger.site_ledger import SiteLedger
 from hdpfl_flower.ledger.withdrawals import withdrawn_from
-from hdpfl_flower.models.site_records import SiteRecords
-from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.models.task import Records, SiteRecords, Task
 from hdpfl_flower.system.printable import site_log
 
 log = site_log()
@@ -43,6 +43,8 @@ TOOL = "hdpfl_tools.site.approval.preparation"
 HEAD, KIND = "hdpfl", "records"
 """Key of a file's metadata, and the kind of file that this version reads."""
 GROUPS, IDS, DIGEST_BYTES = ("train", "test", "units"), ("train.ids", "test.ids"), 32
+_PIECE = 2**24
+"""Bytes of a file that are digested at a time; whole pages."""
 _DTYPES = {"F32": np.float32, "I64": np.int64, "U8": np.uint8}
 
 
@@ -53,7 +55,7 @@ class Facts:
     Attributes:
         task: digest of the schema and the shapes by which they were encoded.
         source: digest of the profile's ``[data]``.
-        export: SHA-256 of the export.
+        export: SHA-256 of the export; of a table that of its frozen one.
         stamp: of the export: number of files, bytes, newest change in nanoseconds.
         unit: the profile's ``data.id``, and its number of records a unit.
         column: the column of ids in the export; empty without.
@@ -90,7 +92,11 @@ class PreparedRecords:
     def records(self) -> SiteRecords:
         """The records, without ids."""
         train, test, units = (
-            Records(self.arrays[f"{name}.features"], self.arrays[f"{name}.targets"])
+            Records(
+                self.arrays[f"{name}.features"],
+                self.arrays[f"{name}.targets"],
+                self.arrays.get(f"{name}.missing"),
+            )
             if f"{name}.features" in self.arrays
             else None
             for name in GROUPS
@@ -107,32 +113,34 @@ class PreparedRecords:
         return replace(self.records, ids=ids, test_ids=test_ids).without(names)
 
 
-def records_of_run(profile: Profile, terms: RunTerms, task: Task, ledger: Ledger) -> SiteRecords:
+def records_of_run(
+    profile: Profile, source: DataSource, terms: RunTerms, task: Task, ledger: SiteLedger
+) -> SiteRecords:
     """Return the records that a run is bound to, without units that withdrew since.
 
-    A run without any is bound to new ones first. An export that changed since is named in the log;
-    it is used from the next approval on, also where a record was deleted from it.
+    A run without any is bound to new ones first. A table that changed since its import declines, as
+    ``checked_table.check_table`` says.
 
     Args:
         profile: of a deployed site, with ``[data]`` and ``[ledger]``.
+        source: of the profile, its ``[data]``.
         terms: of the run.
         task: of the run.
         ledger: of the site.
 
     Raises:
         DataError: the records cannot be prepared, or the prepared file cannot be used.
-        Declined: they were prepared for another schema; or the profile lies in no file.
+        Declined: they were prepared for another schema; the profile lies in no file; or the
+            export of the table was replaced.
         LedgerError: the ledger cannot say which units withdrew.
     """
-    source, paths = profile.data, profile.ledger
-    if source is None or paths is None:
-        raise Declined(Reason.PROFILE, "[data] or [ledger] is missing in the profile")
+    check_table(source, ledger.path)
     account = ledger.account()
     if terms.run_id not in account.records:
         ask_tool(profile, terms)
         account = ledger.account()
     digest = account.records.get(terms.run_id, "")
-    prepared = read_prepared(prepared_path(paths.path, digest))
+    prepared = read_prepared(prepared_path(ledger.path, digest))
     facts = prepared.facts
     if facts.task != task_digest(task, terms.schema_text):
         raise Declined(Reason.TERMS, "the run's records were prepared for another schema or task")
@@ -141,8 +149,9 @@ def records_of_run(profile: Profile, terms: RunTerms, task: Task, ledger: Ledger
             "'data.id' or 'data.records-per-unit' changed since the run's records were prepared; "
             "set it back, or prepare them anew: hdpfl-site prepare RUN"
         )
+    is_file = source.format not in TABLES  # a table that changed was declined above
     for what, is_other in (
-        ("the export", facts.stamp != stamp_of(source)),
+        ("the export", is_file and facts.stamp != stamp_of(source)),
         ("[data] of the profile", facts.source != source_digest(source)),
     ):
         if is_other:
@@ -152,7 +161,7 @@ def records_of_run(profile: Profile, terms: RunTerms, task: Task, ledger: Ledger
                 what,
                 terms.run_id,
             )
-    return without_withdrawn(prepared, account, paths.path)
+    return without_withdrawn(prepared, account, ledger.path)
 
 
 def without_withdrawn(prepared: PreparedRecords, account: Account, ledger: Path) -> SiteRecords:
@@ -194,7 +203,7 @@ def read_prepared(path: Path) -> PreparedRecords:
         content = _mapped(path)
     except OSError:
         raise _unusable("are not there or cannot be read") from None
-    if hashlib.sha256(content).hexdigest() != path.stem:
+    if _digest_of(content) != path.stem:
         raise _unusable("are damaged: their content is not that of their name")
     try:
         head, arrays = _content_of(content)
@@ -231,10 +240,14 @@ def _mapped(path: Path) -> mmap.mmap:
         os.close(descriptor)
 
 
-def head_of(facts: Facts, kind: str = KIND, number: int = formats.RECORDS.newest) -> dict[str, str]:
-    """Return the metadata of a prepared file; of one key, so that equal files have equal bytes."""
-    head = {"format": number, "kind": kind, "facts": asdict(facts)}
-    return {HEAD: json.dumps(head, ensure_ascii=False, sort_keys=True)}
+def _digest_of(content: mmap.mmap) -> str:
+    """Return the SHA-256 of a mapped file; its pages do not stay in memory."""
+    total = hashlib.sha256()
+    with memoryview(content) as whole:
+        for start in range(0, len(content), _PIECE):
+            total.update(whole[start : start + _PIECE])
+            content.madvise(mmap.MADV_DONTNEED, start, min(_PIECE, len(content) - start))
+    return total.hexdigest()
 
 
 def _content_of(content: mmap.mmap) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
@@ -254,55 +267,20 @@ def _content_of(content: mmap.mmap) -> tuple[dict[str, Any], dict[str, npt.NDArr
     return head, arrays
 
 
-def arrays_of(records: SiteRecords) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a prepared file; ids are digests of 32 bytes."""
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    for name, group in zip(GROUPS, (records.train, records.test, records.units), strict=True):
-        if group is not None:
-            arrays[f"{name}.features"], arrays[f"{name}.targets"] = group.features, group.targets
-    if records.ids is not None:
-        for name, ids in zip(IDS, (records.ids, records.test_ids or ()), strict=True):
-            digests = np.frombuffer(b"".join(ids), np.uint8)
-            arrays[name] = digests.reshape(len(ids), DIGEST_BYTES)
-    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-
-
 def task_digest(task: Task, schema_text: str) -> str:
     """Return the SHA-256 of a schema and of the shapes of its records."""
     stored = task.of_records
-    return _digest([list(stored.input_shape), stored.outputs, stored.loss, schema_text])
+    return json_digest([list(stored.input_shape), stored.outputs, stored.loss, schema_text])
 
 
 def source_digest(source: DataSource) -> str:
     """Return the SHA-256 of ``[data]``."""
-    return _digest(source.model_dump(mode="json"))
+    return json_digest(source.model_dump(mode="json"))
 
 
 def unit_of(source: DataSource) -> tuple[str, int]:
     """Return the protected unit of ``[data]``: the column, and its number of records."""
     return source.id, source.records_per_unit
-
-
-def stamp_of(source: DataSource) -> tuple[int, ...]:
-    """Return number, bytes and newest change of the export's files; empty where there is none."""
-    try:
-        states = [file.stat() for file in files_of(source.path)]
-    except OSError:
-        return ()
-    sizes, times = [s.st_size for s in states], [s.st_mtime_ns for s in states]
-    return (len(sizes), sum(sizes), max(times, default=0))
-
-
-def files_of(path: Path) -> Iterator[Path]:
-    """Yield a file, or all files below a folder in the order of their names."""
-    if not path.is_dir():
-        yield path
-        return
-    yield from sorted(file for file in path.rglob("*") if file.is_file())
-
-
-def _digest(content: object) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def ask_tool(profile: Profile, terms: RunTerms) -> None:

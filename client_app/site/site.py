@@ -6,46 +6,66 @@ parses the profile once, reads the records once and verifies the ledger once.
 
 from __future__ import annotations
 
-import contextlib
-import os
+import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.app import ArrayRecord, Context, RecordDict
 
 from client_app.site.prepared_records import records_of_run
+from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.data.stated_task import is_own
 from hdpfl_flower.errors import Declined, InstallationError, Reason, WireError
-from hdpfl_flower.ledger.account import ChargedPlan
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.ledger.account import ChargedPlan, Request
+from hdpfl_flower.ledger.site_ledger import Reservation, SiteLedger
 from hdpfl_flower.models.networks import Arrays, layout_of, megabytes_of
 from hdpfl_flower.models.parts import select
-from hdpfl_flower.models.site_records import SiteRecords
-from hdpfl_flower.models.task import Embedding, Records, Task
+from hdpfl_flower.models.task import Records, SiteRecords, Task
 from hdpfl_flower.privacy.plan import Plan, make_plan
 from hdpfl_flower.privacy.policy import check_unchanged
-from hdpfl_flower.system.files import replace_file
+from hdpfl_flower.releases.base import ReleaseKind
+from hdpfl_flower.releases.rounds import ClippedUpdate
+from hdpfl_flower.system.printable import site_log
 from hdpfl_flower.system.tools import tool
+from hdpfl_flower.wire import Instructions
 
 if TYPE_CHECKING:
     from hdpfl_flower.privacy.noise import ReleaseStreams
 
 
-TOO_LARGE = "the model is larger than 'policy.max-payload-mb'"
-_KEY, _NONCE = "hdpfl.backbone", 12
+log = site_log()
 MOST_ARRAYS, MOST_DIMENSIONS, MOST_NAME = 100_000, 8, 500
 """Arrays of a message, dimensions of one, and characters of a name or type."""
+
+
+@dataclass(frozen=True)
+class PaidPlan:
+    """Plan of a run, and the same as the ledger charges it."""
+
+    plan: Plan
+    charged: ChargedPlan
+
+
+class Sealed(NamedTuple):
+    """A sealed payload, which may be sent.
+
+    Attributes:
+        payload: the sealed bytes.
+        replayed: whether an earlier message had them sealed, so that no work was done for this one.
+    """
+
+    payload: bytes
+    replayed: bool
 
 
 @dataclass(frozen=True, repr=False)
@@ -115,16 +135,16 @@ class Site:
         return select(whole, self.terms.model, self.task, self.terms.work.sent_part)
 
     @cached_property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> SiteLedger:
         """The site's ledger, verified; raises ``LedgerError`` where it cannot be used."""
         if self.profile.ledger is None:
             raise Declined(
                 Reason.PROFILE, "[ledger] is missing; a site without a ledger releases nothing"
             )
-        return Ledger(self.profile.ledger.path, self.profile.ledger.anchor)
+        return SiteLedger(self.profile.ledger.path, self.profile.ledger.anchor)
 
     @cached_property
-    def plan(self) -> tuple[Plan, ChargedPlan]:
+    def paid_plan(self) -> PaidPlan:
         """Plan of this run: frozen in the ledger, or made now.
 
         Raises:
@@ -136,9 +156,80 @@ class Site:
         if frozen is not None:
             plan = frozen.read()
             check_unchanged(frozen.read_terms(), self.terms, plan)
-            return plan, frozen
+            return PaidPlan(plan, frozen)
         plan = make_plan(self.profile, self.terms, nominal_noise=self.nominal_noise())
-        return plan, ChargedPlan(plan.to_json(), self.terms.to_json(), plan.epsilon, plan.delta)
+        charged = ChargedPlan(plan.to_json(), self.terms.to_json(), plan.epsilon, plan.delta)
+        return PaidPlan(plan, charged)
+
+    def release(
+        self,
+        instructions: Instructions,
+        kind: ReleaseKind,
+        work: Callable[[], bytes],
+        exact: int = 0,
+    ) -> Sealed:
+        """Reserve, work, seal; return the payload, now safe to send.
+
+        Args:
+            instructions: the request.
+            kind: of the release.
+            work: makes the payload.
+            exact: answers without noise that it holds.
+        """
+        # In a simulation that trains its sites together, reserved for this very request already.
+        taken: Reservation | bytes | None = self.reserved(instructions.digest, kind.release)
+        if taken is None:
+            taken = self.reserve(instructions, kind, exact)
+        # The same request was sealed before: the same bytes, so that two noises cannot be averaged.
+        if isinstance(taken, bytes):
+            return Sealed(taken, replayed=True)
+        with taken:
+            # Sealed before it can be sent: a repeated request finds these very bytes.
+            payload = taken.seal(work())
+        # Before Flower sends the reply: "sent" means handed over, not arrived.
+        if kind.is_sent:
+            key = (instructions.terms.run_id, instructions.server_round, kind.release)
+            self.ledger.mark_sent(key)
+        return Sealed(payload, replayed=False)
+
+    def reserve(
+        self, instructions: Instructions, kind: ReleaseKind, exact: int = 0
+    ) -> Reservation | bytes:
+        """Charge and reserve a release; arguments as :meth:`release`.
+
+        Returns:
+            The reservation, or the payload that the same request sealed before.
+
+        Raises:
+            Declined: the ledger refuses.
+            LedgerError: it cannot be written.
+        """
+        profile, run_id = self.profile, instructions.terms.run_id
+        paid_plan = self.paid_plan if kind.is_covered else None
+        declared = profile.run.epsilon if kind.release == ClippedUpdate.release else None
+        if not self.simulated and (lost := self.ledger.broken_off()) is not None:
+            log.warning(
+                "the work on round %d broke off: its process was killed, or its disk was full; "
+                "nothing of it left",
+                lost[1],
+            )
+        request = Request(
+            run_id, instructions.server_round, kind.release, instructions.digest, declared, exact
+        )
+        # Charged and reserved before the work. A crash from here to the seal makes the release
+        # LOST: it stays taken, and nothing of it has left. Only a seeded simulation does it again,
+        # with the same noise.
+        return self.ledger.reserve(
+            request,
+            paid_plan.charged if paid_plan else None,
+            max_runs=profile.policy.runs,
+            max_releases=paid_plan.plan.paid(kind.release)
+            if paid_plan
+            else kind.most(instructions.terms),
+            max_exact=math.inf if self.simulated else profile.budget.exact_answers,
+            cap=(profile.budget.epsilon, profile.budget.delta),
+            again=self.simulated,
+        )
 
     def streams(self, server_round: int, kind: str) -> ReleaseStreams:
         """Return fresh randomness of a release; seeded only in simulations."""
@@ -169,54 +260,22 @@ class Site:
         """Return the records of ``[data]`` as the run's model reads them."""
         task = self.task
         if task.embedding and self.profile.state:
+            from client_app.site.remembered import Remembered
+
             remembered = Remembered(task.embedding, self.memory, self.profile.state.path)
             task = replace(task, embedding=remembered)
         return self._stored(task).embedded(task)
 
     def _stored(self, task: Task) -> SiteRecords:
         """Return the records as they are stored, before any backbone."""
-        if self.profile.data is None:
-            raise Declined(Reason.PROFILE, "[data] is missing; say where the site's records lie")
-        return records_of_run(self.profile, self.terms, task, self.ledger)
+        return records_of_run(self.profile, data_of(self.profile), self.terms, task, self.ledger)
 
 
-@dataclass(frozen=True, eq=False)
-class Remembered:
-    """Embedding with outputs that a site keeps, encrypted, from message to message of a run.
-
-    They are private data like the records. Their file lies in the state folder; its key is in the
-    node's memory alone and ends with it. Flower's process has the key and not the folder.
-    """
-
-    embedding: Embedding
-    memory: RecordDict
-    folder: Path
-
-    @property
-    def records(self) -> Task:
-        """The task of the records themselves."""
-        return self.embedding.records
-
-    def __call__(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return the outputs for n records: those stored, if they are of these records."""
-        from cryptography.exceptions import InvalidTag
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-        if not len(features):
-            return self.embedding(features)
-        stored = self.memory.setdefault(_KEY, ConfigRecord({"key": os.urandom(32)}))
-        cipher, file = AESGCM(cast("bytes", stored["key"])), self.folder / "backbone.bin"
-        digest = sha256(repr(self.embedding).encode() + features.tobytes()).digest()
-        try:
-            sealed = file.read_bytes()
-            plain = cipher.decrypt(sealed[:_NONCE], sealed[_NONCE:], digest)
-            return np.frombuffer(plain, np.float32).reshape(len(features), -1).copy()
-        except (OSError, InvalidTag, ValueError):  # none, of another run or other records, cut off
-            outputs, nonce = self.embedding(features), os.urandom(_NONCE)
-        with contextlib.suppress(OSError):  # a full disk: computed anew at the next message
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            replace_file(file, nonce + cipher.encrypt(nonce, outputs.tobytes(), digest))
-        return outputs
+def data_of(profile: Profile) -> DataSource:
+    """Return the place of the site's records; declines where the profile names none."""
+    if profile.data is None:
+        raise Declined(Reason.PROFILE, "[data] is missing; say where the site's records lie")
+    return profile.data
 
 
 def check_sizes(content: RecordDict, profile: Profile | None) -> None:
@@ -236,9 +295,14 @@ def check_sizes(content: RecordDict, profile: Profile | None) -> None:
         for name, array in arrays
     ):
         raise WireError("message: too many arrays, or a name or a shape is too long")
-    sent = sum(len(array.data) for _, array in arrays)
-    if profile is not None and sent > profile.policy.max_payload_mb * 1e6:
-        raise Declined(Reason.POLICY, TOO_LARGE)
+    if profile is not None:
+        check_payload(profile, sum(len(array.data) for _, array in arrays) / 1e6)
+
+
+def check_payload(profile: Profile, megabytes: float) -> None:
+    """Decline a model of more megabytes than the policy allows."""
+    if megabytes > profile.policy.max_payload_mb:
+        raise Declined(Reason.POLICY, "the model is larger than 'policy.max-payload-mb'")
 
 
 def allowed_layout(profile: Profile, spec: str, task: Task) -> Arrays:
@@ -256,8 +320,7 @@ def allowed_layout(profile: Profile, spec: str, task: Task) -> Arrays:
         ModelError: no model of that name can be built.
     """
     # Before a network is built: a server's text must not make a site allocate gigabytes.
-    if megabytes_of(spec, task) > profile.policy.max_payload_mb:
-        raise Declined(Reason.POLICY, TOO_LARGE)
+    check_payload(profile, megabytes_of(spec, task))
     return layout_of(spec, task)
 
 

@@ -5,7 +5,7 @@ its clipped update itself, under its own plan: one Gaussian mechanism a round, w
 site takes part with any records, so neighbours are its updates from one set of records and from any
 other: each has a norm of at most S, and one record can turn S into −S, so the noise is made for 2S.
 With ``noise = "server"`` the clipped update leaves as it is, if the profile trusts the server; the
-clipping bit is in it, for a clipped update has the norm S(1 − 1e-6) (``central_dp.py``).
+clipping bit is in it, for a clipped update has the norm S(1 − 1e-6) (``clipped_update.py``).
 
 A personal part trains here without any noise, as CENTAUR's code does it: at this unit that is
 private, for all that leaves is one update, clipped as a whole and noised in every coordinate,
@@ -21,6 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from flwr.app import RecordDict
 
 from client_app.site.personal_state import PersonalState
 from client_app.site.site import Site
@@ -37,15 +38,12 @@ from hdpfl_flower import wire
 from hdpfl_flower.engines.dpsgd import Phase
 from hdpfl_flower.errors import Declined, Reason
 from hdpfl_flower.models.networks import Arrays, flatten
-from hdpfl_flower.privacy.central_dp import clip_update
+from hdpfl_flower.privacy.clipped_update import clip_update
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
 from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.system.devices import present
-from hdpfl_flower.system.paths import available_cores
+from hdpfl_flower.releases.rounds import Update
+from hdpfl_flower.system.devices import available_cores, present
 from hdpfl_flower.wire import Instructions
-
-UPDATE = "update"
-"""Purpose of the release's randomness."""
 
 
 class ClientLevelTrainer:
@@ -59,8 +57,7 @@ class ClientLevelTrainer:
 
     def __init__(self, site: Site, instructions: Instructions) -> None:
         """Check the message's models; raises as ``Trainer`` does, and declines an offset."""
-        terms, training = instructions.terms, site.profile.training
-        terms.work.check(terms)
+        training = site.profile.training
         # The clipping of the whole update would eat an added offset.
         if instructions.use == wire.OFFSET:
             raise Declined(Reason.TERMS, "an offset goes with noise = 'records' alone")
@@ -73,7 +70,7 @@ class ClientLevelTrainer:
         use_threads(training.torch_threads or available_cores())
         device = present(training.device)
         with enough_memory("batch-size"):
-            self._network = network_for(terms.model, site.task, device)
+            self._network = network_for(site.terms.model, site.task, device)
             if not site.simulated:
                 self._network.rehearse(training.batch_size)
 
@@ -126,11 +123,11 @@ class ClientLevelTrainer:
         """
         terms, server_round = self._instructions.terms, self._instructions.server_round
         # Without this a mistake in a caller would release an update without any noise.
-        if plan is None and terms.noise != "server":
+        if plan is None and terms.source.site_plans:
             raise Declined(Reason.TERMS, "an update without noise is for noise = 'server' alone")
-        streams = self._site.streams(server_round, UPDATE)
+        streams = self._site.streams(server_round, Update.release)
         # Stacked training of a simulation may have left it for this very request.
-        end, start = self._site.trained(self._instructions.digest, UPDATE), self.start
+        end, start = self._site.trained(self._instructions.digest, Update.release), self.start
         if end is None:
             job = self.job(streams.sampling)
             end, start = train_or_stay(self._network, job, terms.learning_rate), job.first
@@ -147,6 +144,10 @@ class ClientLevelTrainer:
             std = plan.round(server_round, terms.clip_norm).noise_std
             update = add_noise(torch.from_numpy(update), std, streams.noise).numpy()
         return wire.encode_update(update.astype(np.float32))
+
+    def reply(self, payload: bytes, choice: bytes | None) -> RecordDict:
+        """Return the reply with the sealed update and choice."""
+        return wire.write_update(payload, self.size, choice)
 
     def keep(self, *, replayed: bool, plan: Plan | None) -> None:
         """Store the site's own part after the round; as ``Trainer.keep``."""

@@ -6,7 +6,7 @@ the round's global model; the first pass starts there. The model never reaches t
 costs no ε, and its owner decides on its readers. Its metrics are sent only where the profile
 discloses ``personal-metrics``; ε does not cover them.
 
-With ``second = "private"`` the pass is one of DP-SGD: each step is clipped and noised, so
+With ``second.kind = "private"`` the pass is one of DP-SGD: each step is clipped and noised, so
 that the model, and whatever is shown of it, is differentially private. These are as many more
 accesses to the records: a plan that pays for both models has twice the steps in its schedule.
 """
@@ -95,7 +95,7 @@ def _train(site: Site, instructions: Instructions, shared: Vector) -> None:
 def _privately(site: Site, instructions: Instructions, shared: Vector, path: Path) -> Vector | None:
     """Return the personal model after a planned round of DP-SGD."""
     terms, training = instructions.terms, site.profile.training
-    plan, _ = site.plan
+    plan = site.paid_plan.plan
     if terms.second is None or plan.models < 2:
         return None
     personal = load_personal_model(path, len(shared), _kind_of(terms))

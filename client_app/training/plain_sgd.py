@@ -12,13 +12,12 @@ import torch
 
 from hdpfl_flower.engines.allocator import keep_freed_memory
 from hdpfl_flower.engines.dpsgd import Phase
-from hdpfl_flower.errors import TermsError
+from hdpfl_flower.errors import TermsError, is_ctrl_c
 from hdpfl_flower.models.losses import training_loss
 from hdpfl_flower.models.networks import build_model
-from hdpfl_flower.models.row_batches import blank
+from hdpfl_flower.models.row_batches import blank, rows_on
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.system.devices import rows_on
 from hdpfl_flower.system.printable import site_log
 
 log = site_log()
@@ -82,9 +81,10 @@ class Network:
             start += parameter.numel()
 
     def rehearse(self, batch: int) -> None:
-        """Run a batch of zeros, to fail before data is touched."""
+        """Run two steps of made-up batches, to fail before data is touched."""
         x, y = blank(self.task, batch, self.theta.device)
-        torch.autograd.grad(training_loss(self.task, self.model(x), y), self._parameters)
+        for rows in (x, torch.ones_like(x)):
+            torch.autograd.grad(training_loss(self.task, self.model(rows), y), self._parameters)
 
     def train(self, job: LocalJob, learning_rate: float) -> Vector:
         """Return the parameters after a step a batch with the rate η, shape ``(d,)``."""
@@ -136,9 +136,9 @@ def train_or_stay(network: Network, job: LocalJob, learning_rate: float) -> Vect
     """
     try:
         return network.train(job, learning_rate)
-    except KeyboardInterrupt:
-        raise
     except BaseException as reason:
+        if is_ctrl_c(reason):
+            raise
         log.warning("the model raised %s in training; it stays", type(reason).__name__)
         return job.first
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from flwr.app import RecordDict
 
-from client_app.site.personal_state import PersonalState, Vector
-from client_app.site.site import TOO_LARGE, Site
-from client_app.training.last_step import last_step
+from client_app.site.site import Site, check_payload
 from client_app.work import own_round
-from client_app.work.base import Course
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.engines.dpsgd import Phase, pull_share, rehearsal_size, settle, train
+from hdpfl_flower.engines.dpsgd import Course, Phase, pull_share, rehearsal_size, settle, train
 from hdpfl_flower.engines.engine_choice import engine_for
 from hdpfl_flower.engines.engines import Engine, rehearse
 from hdpfl_flower.errors import Declined, Reason
@@ -27,13 +28,14 @@ from hdpfl_flower.models.parts import parts_of
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.privacy.plan import Plan, RoundPlan
 from hdpfl_flower.releases.of_run import needs_head
-from hdpfl_flower.system.devices import is_out_of_memory, pick_device
-from hdpfl_flower.system.paths import available_cores
+from hdpfl_flower.releases.rounds import Update
+from hdpfl_flower.system.devices import available_cores, is_out_of_memory, pick_device
 from hdpfl_flower.wire import Instructions
 
-"""Purpose of the randomness that rounds a release."""
-UPDATE = "update"
-"""Purpose of the release's randomness, and its kind."""
+if TYPE_CHECKING:
+    from client_app.site.personal_state import PersonalState
+
+Vector = npt.NDArray[np.float32]
 
 
 class Trainer:
@@ -84,15 +86,18 @@ class Trainer:
         site, instructions, terms = self._site, self._instructions, self._instructions.terms
         self.start = flatten(self.models[index])
         anchor = flatten(self.models[1]) if instructions.use == wire.PULL else self.start
-        self.pull = (
-            (terms.work.pull_factor, self._whole(anchor)) if terms.work.pull_factor else None
-        )
+        pull = terms.work.pull_factor
+        self.pull = (pull, self._whole(anchor)) if pull else None
         self.offset = flatten(self.models[1]) if instructions.use == wire.OFFSET else None
         if self.offset is not None and self.personal is not None:
             raise Declined(Reason.TERMS, "an offset goes without personal parts and masks")
         pull_share(self.pull, terms.learning_rate)
         # Here, not after the training: a wrong model in the memory is refused before a release.
-        self._direction = last_step(site.memory, instructions, self.start, site.layout)
+        self._direction = None
+        if instructions.project is not None:
+            from client_app.training.last_step import last_step
+
+            self._direction = last_step(site.memory, instructions, self.start, site.layout)
 
     def run(self, plan: Plan | None) -> bytes:
         """Return the payload of this round: the noisy update, or its one number, encoded.
@@ -113,9 +118,9 @@ class Trainer:
             steps_left = round_plan.steps.count - terms.work.extra_steps
             round_plan = replace(round_plan, steps=replace(round_plan.steps, count=steps_left))
         # Stacked training of a simulation may have left it for this very request.
-        update = self._site.trained(self._instructions.digest, UPDATE)
+        update = self._site.trained(self._instructions.digest, Update.release)
         if update is None:
-            update = self._train(round_plan, UPDATE, course)
+            update = self._train(round_plan, Update.release, course)
         if personal is not None:
             step_std = terms.learning_rate * round_plan.noise_std / round_plan.divisor
             # The last phase trains the sent part, whichever phases precede it.
@@ -126,6 +131,10 @@ class Trainer:
         if self._direction:
             return wire.encode_update(self._direction.project(update))
         return wire.encode_update(update)
+
+    def reply(self, payload: bytes, choice: bytes | None) -> RecordDict:
+        """Return the reply with the sealed update and choice."""
+        return wire.write_update(payload, self.size, choice)
 
     def keep(self, *, replayed: bool, plan: Plan | None) -> None:
         """Store the site's own part after the round; called once the release is sealed.
@@ -212,10 +221,10 @@ def read_models(site: Site, instructions: Instructions) -> list[Arrays]:
         WireError: names, shapes or types differ, or a number is not finite.
         ModelError: the terms name no model that can be built.
     """
-    limit, records = site.profile.policy.max_payload_mb * 1e6, instructions.models
+    records = instructions.models
     # Before its models take memory.
-    if sum(len(array.data) for record in records for array in record.values()) > limit:
-        raise Declined(Reason.POLICY, TOO_LARGE)
+    sent = sum(len(array.data) for record in records for array in record.values())
+    check_payload(site.profile, sent / 1e6)
     return [wire.read_model(record, site.layout) for record in records]
 
 

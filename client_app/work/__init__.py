@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from client_app.site.site import Site
-from client_app.work.base import LocalWork, OwnRound
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.releases.of_run import has_personal_state
 from hdpfl_flower.work import Alternate, Frozen, Joint, Offset, Work
+
+if TYPE_CHECKING:
+    from client_app.work.base import LocalWork, OwnRound
 
 TRAINING: Final[dict[type[Work], tuple[str, str]]] = {
     Joint: ("parted", "PartedWork"),
@@ -29,9 +31,7 @@ def local_work(terms: RunTerms, task: Task, sent: int) -> LocalWork:
         task: of the head's outputs.
         sent: d, the size of the sent part.
     """
-    if type(terms.work) not in TRAINING:
-        return LocalWork(terms, task, sent)
-    module, name = TRAINING[type(terms.work)]
+    module, name = TRAINING.get(type(terms.work), ("base", "LocalWork"))
     work: LocalWork = getattr(import_module(f"{__name__}.{module}"), name)(terms, task, sent)
     return work
 
@@ -44,4 +44,6 @@ def own_round(site: Site, server_round: int, sent: int) -> OwnRound | None:
     """
     if not has_personal_state(site.terms):
         return None
+    from client_app.work.base import OwnRound
+
     return OwnRound(local_work(site.terms, site.task, sent), site, server_round)

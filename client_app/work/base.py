@@ -7,7 +7,7 @@ reads and stores the vector that a site keeps, whichever kind moves it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from client_app.site.personal_state import (
 )
 from client_app.site.site import Site
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.engines.dpsgd import Phase, Pull
+from hdpfl_flower.engines.dpsgd import Course, Phase
 from hdpfl_flower.errors import DataError, Declined, Reason
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.releases.of_run import sums_updates
@@ -31,21 +31,6 @@ from hdpfl_flower.work import Work
 Vector = npt.NDArray[np.float32]
 Train = Callable[[Phase], Vector]
 """Steps of a phase → the noisy update of that many steps from the round's start, shape ``(D,)``."""
-
-
-@dataclass(frozen=True)
-class Course:
-    """Steps of one round.
-
-    Attributes:
-        phases: coordinates of each step; empty: all of them.
-        pull: λ and the model that each step is pulled to; None: no pull.
-        offset: movement of the whole round, in equal parts after each step; None: none.
-    """
-
-    phases: tuple[Phase, ...] = ()
-    pull: Pull | None = None
-    offset: Vector | None = None
 
 
 class LocalWork:
@@ -111,9 +96,9 @@ class OwnRound:
         terms = site.terms
         if terms.work.reads_clean_weights and not site.simulated:
             raise Declined(
-                Reason.TERMS, "'work' with 'mask=published' releases a function of clean weights"
+                Reason.TERMS, "'work.mask' = 'published' releases a function of clean weights"
             )
-        if terms.noise != "records" and not site.simulated:
+        if not terms.source.noises_parts and not site.simulated:
             raise Declined(
                 Reason.TERMS, "a personal part without noise = 'records' is trained without noise"
             )

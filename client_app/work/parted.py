@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from client_app.work.base import Course, LocalWork, OwnRound, Train, Vector
+from client_app.work.base import LocalWork, OwnRound, Train, Vector
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.engines.dpsgd import Mask, Phase
+from hdpfl_flower.engines.dpsgd import Course, Mask, Phase
 from hdpfl_flower.models.networks import arrays_of, build_model, flatten
 from hdpfl_flower.models.parts import parts_of
 from hdpfl_flower.models.task import Task

@@ -187,16 +187,12 @@ def candidate_models(clients: int, models: int) -> Sequence[int]:
     Raises:
         StrategyError: fewer than 2 clients, or M is not between 2 and their number.
     """
-    if clients < 2:
-        raise StrategyError("clusters need at least 2 clients")
-    if models == 0:
-        return range(2, max(2, min(_MOST, clients - 1)) + 1)
-    if not 2 <= models <= clients:
+    if clients < 2 or (models and not 2 <= models <= clients):
         raise StrategyError(
-            f"{models} clusters of {clients} clients; ask for 2 to {clients}, or 0 to have the "
-            "number found"
+            f"{models} clusters of {clients} clients; with at least 2 clients ask for 2 to as many "
+            "as they are, or 0 to have the number found"
         )
-    return (models,)
+    return (models,) if models else range(2, max(2, min(_MOST, clients - 1)) + 1)
 
 
 def select_best_separated(fits: Sequence[Clusters]) -> Clusters:

@@ -6,7 +6,6 @@ names of columns, units, dates, decimal commas, encodings. None of it leaves the
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import hmac
 import re
@@ -15,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from hdpfl_flower.config.redacted import RedactedModel
+from hdpfl_flower.errors import DataError
 
 AFile = Annotated[
     Path, BeforeValidator(lambda value: Path(value) if isinstance(value, str) else value)
@@ -26,8 +26,10 @@ AList = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) el
 Texts = Annotated[tuple[str, ...], AList]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
-TABLES = ("csv", "parquet")
+TABLES = ("table", "csv", "parquet")
 """Formats of ``[data]`` with columns, and so perhaps an id."""
+PARTIAL_DATES = ("%Y-%m", "%Y")
+"""Forms of ``date-formats`` without a day or month."""
 DIRECTIVES = frozenset("YymbdHMSfz%")
 """Letters after a % in ``date-formats``: numbers, English months of three letters, and zones."""
 
@@ -37,6 +39,16 @@ def _texts_by_text(value: object) -> object:
     if isinstance(value, dict) and not all(isinstance(text, str) for text in value.values()):
         raise ValueError('must be a table of texts in quotes: { own = "the schema\'s" }')
     return value
+
+
+_NO_UNIT = re.compile("[-+\\u2212()0-9.,\\s]*")
+
+
+def _factors(units: dict[str, float]) -> dict[str, float]:
+    """Refuse a unit whose factor makes every number the same."""
+    if 0 in units.values():
+        raise ValueError("'units' has a factor of 0, which makes every value the same")
+    return units
 
 
 class OwnColumn(RedactedModel):
@@ -73,7 +85,22 @@ class OwnColumn(RedactedModel):
         "then is 500. Empty: it cannot be read.",
     )
     strip: Texts = Field(
-        (), description='Marks and units at an end of its numbers: `["mg/l", "%"]`.'
+        (),
+        description='Marks, and the one unit, at an end of its numbers: `["mg/l"]`. Cells with '
+        "two of them are an error of the check: write `units`.",
+    )
+    units: Annotated[dict[str, Finite], AfterValidator(_factors)] = Field(
+        {},
+        description="Units at the end of its numbers, each with the factor by which a number "
+        'with it is multiplied: `{ "mg/l" = 1.0, "mg/dl" = 10.0 }`. A number without any stays.',
+    )
+    trailing_minus: bool = Field(
+        False, description="`5.2-` is −5.2, as SAP writes it; without, it cannot be read."
+    )
+    absent: bool = Field(
+        False,
+        description="This site does not have the column: it is filled in every record, as a "
+        "missing cell is, which the check counts and the report names.",
     )
     reference: str = Field(
         "",
@@ -96,17 +123,22 @@ class OwnColumn(RedactedModel):
                 "'to' and 'reference' go together: a date becomes a number by its distance from "
                 "another date"
             )
-        if (self.strip or self.below_limit) and (self.to or self.values):
+        self._check_marks()
+        if self.is_marked and (self.to or self.values):
             raise ValueError(
-                "'strip' and 'below-limit' are for numbers: remove 'to' and 'values', or them"
+                "'strip', 'units', 'trailing-minus' and 'below-limit' are for numbers: remove 'to' "
+                "and 'values', or them"
             )
+        if self.absent and self.model_fields_set != {"absent"}:
+            raise ValueError("'absent' excludes all other keys of its column; remove them, or it")
         if self.to and self.values:
             raise ValueError("'values' name categories, and 'to' makes a number; remove one")
         for form in self.date_formats:
             if not is_date_format(form):
                 raise ValueError(
                     "'date-formats' may hold %d, %m or %b (English months), %Y or %y, %H, %M, %S, "
-                    "%f and %z, each once, the first three always; others depend on the machine"
+                    "%f and %z, each once, the first three always, or be %Y-%m or %Y (the middle "
+                    "counts); others depend on the machine"
                 )
         if any("%y" in form for form in self.date_formats) != bool(self.century_from):
             raise ValueError(
@@ -115,27 +147,35 @@ class OwnColumn(RedactedModel):
             )
         return self
 
+    def _check_marks(self) -> None:
+        """Refuse marks that belong to a number."""
+        if any(_NO_UNIT.fullmatch(mark) for mark in (*self.strip, *self.units)):
+            raise ValueError(
+                "'strip' and 'units' hold a sign or digits, which belong to the number: a minus is "
+                "no unit; `5.2-` is read by 'trailing-minus'"
+            )
+        if self.strip and self.units:
+            raise ValueError("'strip' and 'units' exclude each other; name all marks in 'units'")
+
     @property
-    def reference_date(self) -> datetime.date | None:
-        """The date in ``reference``; None where it names a column or is empty."""
-        try:
-            return datetime.date.fromisoformat(self.reference)
-        except ValueError:
-            return None
+    def is_marked(self) -> bool:
+        """Whether something beside its numbers stands in the cells."""
+        return bool(self.strip or self.units or self.trailing_minus or self.below_limit)
 
     @property
     def is_scaled(self) -> bool:
         """Whether the column must be one of numbers."""
-        scaled = self.factor != 1 or self.offset != 0
-        return scaled or bool(self.to or self.strip or self.below_limit)
+        return self.factor != 1 or self.offset != 0 or bool(self.to) or self.is_marked
 
 
 def is_date_format(text: str) -> bool:
     """Return whether ``text`` is a machine-independent form of dates.
 
-    >>> [is_date_format(each) for each in ("%d.%m.%Y", "%d%b%y", "%d. %B %Y", "%d.%m.%Y %d")]
-    [True, True, False, False]
+    >>> [is_date_format(text) for text in ("%d.%m.%Y", "%d%b%y", "%d. %B %Y", "%Y-%m", "%m.%Y")]
+    [True, True, False, True, False]
     """
+    if text in PARTIAL_DATES:
+        return True
     used = [mark for mark in re.findall(r"%(.?)", text, re.DOTALL) if mark != "%"]
     date = sorted({"y": "Y", "b": "m"}.get(mark, mark) for mark in used if mark in "Yymbd")
     return date == ["Y", "d", "m"] and {*used} <= DIRECTIVES and len(used) == len({*used})
@@ -175,14 +215,97 @@ def keyed_digest(key: bytes, unit: bytes) -> str:
 NOBODY = Withdrawn()
 
 
-class DataSource(RedactedModel):
+Encoding = Literal[
+    "utf-8",
+    "latin-1",
+    "iso8859-2",
+    "iso8859-15",
+    "cp1250",
+    "cp1251",
+    "cp1252",
+    "cp437",
+    "cp850",
+    "mac-roman",
+]
+
+
+class TableFile(RedactedModel):
+    """A table in a file or a database: ``[data]``, and each of ``[data.tables]``."""
+
+    path: AFile = Field(Path(), description="The file or folder.")
+    encoding: Encoding = Field("utf-8", description="How the texts of a CSV are written.")
+    delimiter: str = Field(
+        "",
+        description="The character between the cells of a CSV; empty: the comma, semicolon, tab "
+        "or bar with which the header has most columns.",
+    )
+    skip: Annotated[int, Field(ge=0)] = Field(
+        0, description="Lines before the header of a CSV or a sheet; 0: titles are found."
+    )
+    sheet: str = Field("", description="Sheet of a workbook; empty: the only one with cells.")
+    select: str = Field(
+        "",
+        description="One SELECT in the own SQL of an SQLite or PostgreSQL database; empty: all of "
+        "the only table of an SQLite database.",
+    )
+    connection: str = Field(
+        "",
+        description="PostgreSQL: a connection string without a password "
+        "(`host=db dbname=lab user=reader`; the password comes from libpq's `PGPASSWORD` or "
+        "password file), or `$NAME`: the environment variable that holds one.",
+    )
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        # A quote or a line end would cut inside of cells.
+        if self.delimiter in ('"', "\n", "\r") or len(self.delimiter.encode()) > 1:
+            raise ValueError(
+                "'delimiter' must be one plain character, such as ';' or \"\\t\", and no quote; "
+                "write an empty text to have it found"
+            )
+        if self.connection and not self.select:
+            raise ValueError("'connection' needs 'select', one SELECT that the database runs")
+        if "password=" in self.connection.replace(" ", "").lower() or re.search(
+            r"//[^/@]*:[^/@]*@", self.connection
+        ):
+            raise ValueError(
+                "'connection' holds a password; write it into libpq's password file (~/.pgpass), "
+                "or the whole string into an environment variable, here as $NAME"
+            )
+        return self
+
+
+def _a_path(value: object) -> object:
+    return {"path": value} if isinstance(value, str) else value
+
+
+class QueryTable(TableFile):
+    """A table that ``query`` reads: ``[data.tables.NAME]``."""
+
+    id: str = Field(
+        "",
+        description="Its column of the protected unit, or an expression of its columns; empty: "
+        'the column that the result names so; `"-"`: no row is of a unit (a list of codes).',
+    )
+
+
+class DataSource(TableFile):
     """Where the site's records lie."""
 
-    format: Literal["csv", "parquet", "npz", "images"] = Field(
-        description="`csv` and `parquet` are read by the run's public schema; `npz` holds arrays "
-        "`x` and `y`; `images` is a folder with a subfolder a class, named 0, 1, 2, …"
+    format: Literal["table", "csv", "parquet", "npz", "images"] = Field(
+        "table",
+        description="A `table` of any kind of file is read by the run's public schema, a `csv` or "
+        "`parquet` likewise, which refuses other kinds; `npz` holds arrays `x` and `y`; `images` "
+        "is a folder with a subfolder a class, named 0, 1, 2, …",
     )
-    path: AFile = Field(description="The file or folder.")
+    query: str = Field(
+        "",
+        description="One SELECT of DuckDB over the tables of `[data.tables]`, in place of `path`; "
+        "it must give each unit the same rows whatever other units there are, which is tried.",
+    )
+    tables: dict[str, Annotated[QueryTable, BeforeValidator(_a_path)]] = Field(
+        {}, description="Tables that `query` reads, a file each: see `[data.tables.NAME]`."
+    )
     holdout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,
         description="Share of the records kept out of training, for the site's own test: drawn "
@@ -191,7 +314,7 @@ class DataSource(RedactedModel):
     id: str = Field(
         "",
         description="Column of the protected unit, such as a patient's number; of images `folder`: "
-        "each folder inside of a class's is a unit, and the run's task says `id=folder`. "
+        "each folder inside of a class's is a unit, and the run's `task.id` is folder. "
         "The run's schema must name the same column. "
         "Empty: a row or image is a unit, and the site declines a run whose schema names an id.",
     )
@@ -206,23 +329,6 @@ class DataSource(RedactedModel):
         description="Rows of an id that DP-SGD uses, in the order of `row` (from the latest "
         "day): the mean of their gradients is clipped as one, and ε is still that of the id. All "
         "else uses one record.",
-    )
-    encoding: Literal[
-        "utf-8",
-        "latin-1",
-        "iso8859-2",
-        "iso8859-15",
-        "cp1250",
-        "cp1251",
-        "cp1252",
-        "cp437",
-        "cp850",
-        "mac-roman",
-    ] = Field("utf-8", description="How the texts of a CSV are written.")
-    delimiter: str = Field(
-        "",
-        description="The character between the cells of a CSV; empty: the comma, semicolon, tab "
-        "or bar with which the header has most columns of the schema.",
     )
     decimal: Literal[".", ","] = Field(
         ".", description="The mark in a number: with a comma 1,5 is one and 1.5 is none."
@@ -248,12 +354,41 @@ class DataSource(RedactedModel):
         {}, description="How columns of the schema are written here: see `[data.columns.NAME]`."
     )
     _withdrawn: Callable[[], Withdrawn] | None = PrivateAttr(None)
+    _frozen: Callable[[], Path | None] | None = PrivateAttr(None)
 
     def without(self, withdrawn: Callable[[], Withdrawn]) -> Self:
         """Return this source without the units that ``withdrawn`` names at each reading."""
         source = self.model_copy()
         source._withdrawn = withdrawn
         return source
+
+    def frozen(self, table: Callable[[], Path | None]) -> Self:
+        """Return this source, read from the frozen table that ``table`` names at each reading."""
+        source = self.model_copy()
+        source._frozen = table
+        return source
+
+    def elsewhere(self, path: Path) -> Self:
+        """Return this source for another table, written like this one, without a holdout."""
+        changes = {"path": path, "format": "table", "holdout": 0.0, "query": "", "tables": {}}
+        source = self.model_copy(update={**changes, "connection": "", "select": ""})
+        source._frozen = None
+        return source
+
+    @property
+    def place(self) -> tuple[Path, str]:
+        """Path and format of the table that is read: the frozen one where there is one.
+
+        Raises:
+            DataError: there is none, and the source is no file.
+        """
+        table = self._frozen() if self._frozen is not None else None
+        if table is None and self.path == Path():
+            raise DataError(
+                "a query and a database are read into a table beside the ledger; create that: "
+                "hdpfl-site ledger --init"
+            )
+        return (self.path, self.format) if table is None else (table, "frozen")
 
     def withdrawn(self) -> Withdrawn:
         """Return the units that a reading leaves out; none without a ledger."""
@@ -264,7 +399,7 @@ class DataSource(RedactedModel):
         of_folders = self.format == "images" and self.id == "folder"
         if self.id and self.format not in TABLES and not of_folders:
             raise ValueError(
-                "'data.id' names a column, and only the 'data.format' csv or parquet has columns: "
+                "'data.id' names a column, and only a 'data.format' of a table has columns: "
                 'write "folder" where each unit\'s images have a folder, or remove it'
             )
         if self.bits != 16 and self.format != "images":
@@ -276,11 +411,16 @@ class DataSource(RedactedModel):
                 )
         for key in self._wrong_here():
             raise ValueError(f"'data.{key}' does not go with this 'data.format'; remove it")
-        # A quote or a line end would cut inside of cells.
-        if self.delimiter in ('"', "\n", "\r") or len(self.delimiter.encode()) > 1:
+        places = [self.path != Path(), bool(self.query), bool(self.connection)]
+        if sum(places) != 1 or bool(self.tables) != bool(self.query):
             raise ValueError(
-                "'data.delimiter' must be one plain character, such as ';' or \"\\t\", and no "
-                "quote; write an empty text to have it found"
+                "'data.path' names a file, 'data.connection' a database, 'data.query' with "
+                "'data.tables' several; set one of them"
+            )
+        if self.query and not self.id:
+            raise ValueError(
+                "'data.query' needs 'data.id': a query may use many rows of a person, and ε would "
+                "be of one"
             )
         if self.thousands == self.decimal:
             raise ValueError("'data.thousands' is the mark in 'data.decimal'; change one of them")
@@ -298,6 +438,11 @@ class DataSource(RedactedModel):
         return unit_column.name if unit_column and unit_column.name else self.id
 
     @property
+    def absent_columns(self) -> list[str]:
+        """Columns of the schema that this site does not have."""
+        return [name for name, column in self.columns.items() if column.absent]
+
+    @property
     def last_by(self) -> str:
         """The date column in ``row``; empty for the first row."""
         return self.row.removeprefix("last by ") if self.row != "first" else ""
@@ -313,8 +458,9 @@ class DataSource(RedactedModel):
     def _wrong_here(self) -> Iterator[str]:
         """Yield keys without effect under the format."""
         of_csv = ("encoding", "delimiter")
-        for key in (*of_csv, "decimal", "thousands", "missing", "columns", "subgroups"):
-            formats = TABLES[:1] if key in of_csv else TABLES
+        of_tables = ("decimal", "thousands", "missing", "columns", "subgroups", "skip", "sheet")
+        for key in (*of_csv, *of_tables, "select", "query", "connection"):
+            formats = TABLES[:2] if key in of_csv else TABLES
             default = type(self).model_fields[key].default
             if getattr(self, key) != default and self.format not in formats:
                 yield key

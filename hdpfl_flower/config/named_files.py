@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hdpfl_flower.config.tables_of_terms import OPEN, flattened
 from hdpfl_flower.config.terms import MOST_SCHEMA
-from hdpfl_flower.config.toml_text import BOM
+from hdpfl_flower.config.toml_text import BOM, as_toml
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.system.paths import expanded
 from hdpfl_flower.system.weight_files import add_weights
 
 
@@ -30,56 +32,59 @@ def is_path(schema: object) -> bool:
     )
 
 
-def with_files(run_config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return ``run_config`` with the text or digest of its files for their paths.
+def with_files(
+    run_config: Mapping[str, Any], folder: Path, *, outside: bool = True
+) -> dict[str, Any]:
+    """Return ``run_config`` with the text or digest of its files for their paths, keys dotted.
 
-    The text of ``schema``, and the digests of ``start`` and of the ``weights`` of a ``backbone``;
-    files of weights are copied to their place on this machine (``system/weight_files.py``).
+    The text of ``schema``, and the digests of ``start`` and ``backbone.weights``; files of weights
+    are copied to their place on this machine (``system/weight_files.py``).
 
     Args:
         run_config: keys as their user wrote them.
         folder: where a relative path starts.
+        outside: files outside of the folder may be named; never by a run config of another party.
 
     Raises:
-        TermsError: a schema is not there, no text, or too large.
+        TermsError: a schema is not there, no text, or too large; or a file lies outside.
         DataError: a file of weights is not there.
     """
-    config = dict(run_config)
-    if is_path(config.get("schema")):
-        config["schema"] = read_schema(folder / Path(str(config["schema"])).expanduser())
-    if isinstance(config.get("start"), str):
-        config["start"] = _digest_of(config["start"], folder)
-    if isinstance(config.get("backbone"), str):
-        words = (word.partition("=") for word in config["backbone"].split())
-        config["backbone"] = " ".join(
-            f"{key}={_digest_of(value, folder)}" if key == "weights" else f"{key}{equals}{value}"
-            for key, equals, value in words
-        )
-    return config
+    config = dict(flattened(run_config))
 
-
-def _digest_of(path: str, folder: Path) -> str:
-    """Return the digest of the file at ``path``; an empty text or a digest stays."""
-    if not path or path.startswith("sha256:"):
+    def place(key: str) -> Path:
+        path = folder / expanded(str(config[key]))
+        if not outside and not path.resolve().is_relative_to(folder.resolve()):
+            raise TermsError(
+                f"'{key}' names a file outside of this run config's folder; put the file beside "
+                f"the run config, and name it there: {key} = {as_toml(path.name)}"
+            )
         return path
-    return add_weights(folder / Path(path).expanduser())
+
+    if is_path(config.get("schema")):
+        config["schema"] = read_schema(place("schema"))
+    for key in ("start", "backbone.weights"):
+        given = config.get(key, "")
+        if isinstance(given, str) and given not in ("", OPEN) and not given.startswith("sha256:"):
+            config[key] = add_weights(place(key))
+    return config
 
 
 def read_schema(path: Path) -> str:
     """Return the text in the file at ``path``; raises ``TermsError`` as above."""
+    text, fault = "", ""
     try:
         if path.stat().st_size > MOST_SCHEMA:
-            raise TermsError(
-                f"'schema': {path} is longer than {MOST_SCHEMA} bytes; remove comments or columns"
-            )
-        text = path.read_text(encoding="utf-8").removeprefix(BOM)
+            fault = f"is longer than {MOST_SCHEMA} bytes; remove comments or columns"
+        else:
+            text = path.read_text(encoding="utf-8").removeprefix(BOM)
+            fault = "" if "=" in text else "holds no key; write one, see docs/how-to/schema.md"
     except FileNotFoundError:
-        raise TermsError(
-            f"'schema': {path} is not there; a relative path starts at the run config's file, "
-            "else at the current folder"
-        ) from None
+        fault = (
+            "is not there; a relative path starts at the run config's file, else at the current "
+            "folder"
+        )
     except (OSError, UnicodeDecodeError):
-        raise TermsError(f"'schema': {path} cannot be read as a text in UTF-8") from None
-    if "=" not in text:
-        raise TermsError(f"'schema': {path} holds no key; write one, see docs/how-to/schema.md")
+        fault = "cannot be read as a text in UTF-8; name another file"
+    if fault:
+        raise TermsError(f"'schema': {path} {fault}")
     return text

@@ -16,12 +16,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
 from hdpfl_flower import formats
-from hdpfl_flower.config.data_source import AFile, AList, DataSource, OwnColumn
+from hdpfl_flower.config.data_source import AFile, AList, DataSource, OwnColumn, QueryTable
 from hdpfl_flower.config.redacted import RedactedModel
 from hdpfl_flower.config.toml_text import BOM
 from hdpfl_flower.config.validation import describe, kebab
 from hdpfl_flower.errors import ProfileError
+from hdpfl_flower.shared_noise.keys import SharingPolicy
 from hdpfl_flower.system.fingerprints import FINGERPRINT
+from hdpfl_flower.system.paths import expanded
 
 MIN_DELTA = 1e-10
 """Below this the privacy-loss distribution under-reports (docs/project/decisions.md); refused."""
@@ -65,12 +67,21 @@ class Training(RedactedModel):
 
     batch_size: AtLeastOne = Field(
         description="Expected size b of a Poisson batch: each step takes every record with "
-        "probability b / N. Larger batches suffer a little less from the noise."
+        "probability b / N. Larger batches suffer a little less from the noise; 'all': b = N, best "
+        "where sites send parts of one sum."
     )
     declared_records: AtLeastOne = Field(
         description="The N that the site plans with, a constant that counts as public: round it. "
         "It should be close to the number of records for training."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all(cls, data: Any) -> Any:
+        """Write N for a batch of all records."""
+        takes_all = isinstance(data, dict) and data.get("batch-size") == "all"
+        return {**data, "batch-size": data.get("declared-records")} if takes_all else data
+
     physical_batch: AtLeastOne = Field(
         256, description="Records in memory at once; a lower number gives the same result."
     )
@@ -85,7 +96,7 @@ class Training(RedactedModel):
     )
 
 
-class Policy(RedactedModel):
+class Policy(SharingPolicy):
     """Bounds on proposed runs, beyond which the site declines."""
 
     strategies: Annotated[tuple[str, ...], AList] = Field(
@@ -134,10 +145,15 @@ class Policy(RedactedModel):
         "whole update, and the unit is all of its records. Without it the site declines such a "
         "run; a simulated site allows it.",
     )
+    min_count: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="Least count that a first message may show: smaller noisy ones leave as 0, and "
+        "a site with fewer records sends zeros alone. A run that sums the sites is declined.",
+    )
     extra_releases: bool = Field(
         True,
         description="Whether terms may ask for charged mechanisms beside the rounds' noisy steps: "
-        "the tables of `after` but `shrink`, and `choice`. They are part of the "
+        "the tables of `first`, those of `after` but `shrink`, and `choice`. They are part of the "
         "run's ε either way. With false the site declines such a run; other sites may take part.",
     )
     only_named: Annotated[str, Field(pattern=rf"^({FINGERPRINT.pattern})?$")] = Field(
@@ -324,29 +340,38 @@ class Profile(RedactedModel):
             raise ProfileError(
                 f"profile {path} is not valid TOML; check it with a TOML linter"
             ) from None
-        for section, key in (
-            ("data", "path"),
-            ("ledger", "path"),
-            ("ledger", "anchor"),
-            ("state", "path"),
-        ):
-            table = data.get(section)
-            if isinstance(table, dict) and isinstance(table.get(key), str):
-                # Relative to the profile, whatever folder the process starts in.
-                table[key] = str(path.absolute().parent / Path(table[key]).expanduser())
-        if isinstance(data.get("notify"), str):
-            data["notify"] = str(path.absolute().parent / Path(data["notify"]).expanduser())
+        _resolve_paths(data, path.absolute().parent)
         profile = cls.parse(data, f"profile {path}")
         profile._file = path.absolute()
         return profile
 
 
+def _resolve_paths(data: dict[str, Any], folder: Path) -> None:
+    """Make the paths of a profile absolute: relative to it, wherever the process starts."""
+
+    def resolve(table: object, key: str) -> None:
+        if isinstance(table, dict) and isinstance(table.get(key), str):
+            table[key] = str(folder / expanded(table[key]))
+
+    for section, key in (("data", "path"), ("ledger", "path"), ("ledger", "anchor")):
+        resolve(data.get(section), key)
+    resolve(data.get("state"), "path")
+    resolve(data, "notify")
+    source = data.get("data")
+    tables = source.get("tables") if isinstance(source, dict) else None
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        resolve(
+            tables if isinstance(table, str) else table, name if isinstance(table, str) else "path"
+        )
+
+
 def _keys_of_columns(data: dict[str, Any]) -> Iterator[str]:
-    """Yield the keys of each table ``[data.columns.NAME]`` that ``data`` holds."""
+    """Yield the keys of the tables ``[data.columns.NAME]`` and ``[data.tables.NAME]``."""
     section = data.get("data")
-    columns = section.get("columns") if isinstance(section, dict) else None
-    for name in columns if isinstance(columns, dict) else ():
-        yield from _keys(OwnColumn, f"data.columns.{name}.")
+    for key, model in (("columns", OwnColumn), ("tables", QueryTable)):
+        named = section.get(key) if isinstance(section, dict) else None
+        for name in named if isinstance(named, dict) else ():
+            yield from _keys(model, f"data.{key}.{name}.")
 
 
 def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Base of a profile's parts: frozen, strict, silent about values."""
+"""Bases of objects whose text shows no private value."""
 
 from __future__ import annotations
 
@@ -16,3 +16,10 @@ class RedactedModel(BaseModel):
         return f"{type(self).__name__}(<private>)"
 
     __str__ = __repr__
+
+
+class Redacted:
+    """Base class that hides private counts or records in its text."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(<private>)"

@@ -8,7 +8,7 @@ table of its name (``strategies/settings.py``).
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -17,12 +17,13 @@ from hdpfl_flower.config.named_files import with_files
 from hdpfl_flower.config.server_terms import FOUND, ServerTerms
 from hdpfl_flower.config.settings import PREFIX, Settings, Value
 from hdpfl_flower.config.simulation_terms import SimulationTerms
-from hdpfl_flower.config.tables_of_terms import gathered
+from hdpfl_flower.config.tables_of_terms import TABLES, gathered
 from hdpfl_flower.config.terms import AUTO, MOST_TERMS, RunTerms
 from hdpfl_flower.config.toml_text import BOM, form_fault
 from hdpfl_flower.config.validation import hint
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.releases import changes_of
+from hdpfl_flower.noise_sources import DEFAULTS, SOURCES
+from hdpfl_flower.releases.given import changes_of
 from hdpfl_flower.system.fingerprints import listed
 
 GROUPS: Mapping[str, type[Settings]] = {
@@ -66,13 +67,14 @@ class RunConfig:
                 is named in one line.
         """
         flat, tables = _split(run_config)
-        _check_known(flat)
-        _check_tables(tables)
+        wrong = [*_unknown(flat), *_misplaced(tables)]
         rate_is_open = flat.get("learning-rate", AUTO) == AUTO
         if rate_is_open:
             flat.pop("learning-rate", None)
+        for key, value in _defaults_of(flat.get("noise")).items():
+            if flat.get(key, AUTO) == AUTO:
+                flat[key] = value
         groups: dict[str, Any] = {}
-        wrong: list[str] = []
         for name, group in GROUPS.items():
             try:
                 groups[name] = group.parse(_chosen(flat, group.keys()))
@@ -80,45 +82,54 @@ class RunConfig:
                 wrong.append(str(error).removeprefix(PREFIX))
         if "terms" in groups:
             try:  # Flower writes each setting that a run may have, at its default
-                groups["terms"] = groups["terms"].updated(after=changes_of(groups["terms"].after))
+                terms = groups["terms"]
+                groups["terms"] = terms.updated(
+                    first=changes_of(terms.first, "first"), after=changes_of(terms.after, "after")
+                )
             except TermsError as error:
                 wrong.append(str(error).removeprefix(PREFIX))
+        if {"terms", "server"} <= groups.keys():
+            wrong += _too_few_sites(groups["terms"], groups["server"])
         if wrong:
             raise TermsError(f"{PREFIX}{'; '.join(wrong)}")
-        sites, least = listed(groups["terms"].sites), groups["server"].min_sites
-        if sites and len(sites) < least:
-            raise TermsError(
-                f"{PREFIX}'sites' lists {len(sites)}, fewer than 'min-sites' = {least}; lower "
-                "'min-sites', or list more"
-            )
         return cls(**groups, settings=tables, rate_is_open=rate_is_open)
 
     @classmethod
-    def load(cls, path: Path, apart: Collection[str] = ()) -> Self:
+    def load(cls, path: Path, apart: Collection[str] = (), *, mailed: bool = False) -> Self:
         """Return the groups in the TOML file at ``path``: run config keys, and a table a strategy.
 
-        A path in ``schema``, ``start`` or ``backbone`` starts at the file's folder; the text or the
-        digest of its file replaces it.
-        Keys ``apart`` are the server's own, and left out.
+        A path in ``schema``, ``start`` or ``backbone.weights`` starts at the file's folder; the
+        text or the digest of its file replaces it. Keys ``apart`` are left out. A file that was
+        ``mailed`` by another party opens no file outside of its own folder.
 
         Raises:
-            TermsError: the file is missing or not TOML, or the keys are wrong.
+            TermsError: the file is missing or not TOML, or the keys are wrong, or name a file
+                outside.
             DataError: a file of weights that it names is not there.
         """
         try:
             read = tomllib.loads(_read_bounded(path))
             given = {key: value for key, value in read.items() if key not in apart}
-            return cls.parse(with_files(given, path.absolute().parent))
+            return cls.parse(with_files(given, path.absolute().parent, outside=not mailed))
         except FileNotFoundError:
-            raise TermsError(
-                f"terms {path} are not there; name a TOML file of run config"
-            ) from None
+            fault = " are not there; name a TOML file of run config"
         except (OSError, UnicodeDecodeError):
-            raise TermsError(f"terms {path} cannot be read as text by this user") from None
+            fault = " cannot be read as text by this user; name another file"
         except TermsError as error:
-            raise TermsError(f"terms {path}: {error}") from None
+            fault = f": {error}"
         except (ValueError, RecursionError) as error:  # TOML's, or of a number of 5,000 digits
-            raise TermsError(f"terms {path} are not valid TOML: {error}") from None
+            fault = f" are not valid TOML: {error}"
+        raise TermsError(f"terms {path}{fault}")
+
+    def with_noise(self, noise: str) -> Self:
+        """Return the configuration under another source of noise, open keys with its defaults.
+
+        Raises:
+            TermsError: there is no source of that name.
+        """
+        config, before = self.as_config(), self.terms.source.defaults
+        stated = {key: v for key, v in config.items() if before.get(key) != v}
+        return self.parse({**stated, "noise": noise})
 
     @staticmethod
     def keys() -> list[str]:
@@ -139,16 +150,21 @@ class RunConfig:
             **({"learning-rate": AUTO} if self.rate_is_open else {}),
         }
 
-    def with_rate(self, *, is_found: bool) -> Self:
+    def with_rate(self, *, is_found: bool, is_plain: bool = True) -> Self:
         """Return the configuration with a number for ``learning-rate``: no site is sent ``auto``.
 
         0.3/C where the server finds its own rate, else 0.1/C, with which k steps move a local model
-        by 0.1·k at most. C is 1 where the noise is not of records.
+        by 0.1·k at most. C is 1 where the noise is not of records. With ``is_plain``, a server step
+        without a default rate of its own, an open server's rate is that of the source of noise.
         """
-        bound = self.terms.clip_norm if self.terms.noise == "records" else 1.0
+        bound = self.terms.clip_norm if self.terms.source.per_record else 1.0
         if is_found:
             return self.updated(learning_rate=_FOUND_RATE / bound, server_learning_rate=FOUND)
-        return self.updated(learning_rate=_STATED_RATE / bound)
+        stated = self.updated(learning_rate=_STATED_RATE / bound)
+        rate = self.terms.source.server_rate
+        if rate != 1 and is_plain and self.server.server_learning_rate == AUTO:
+            return stated.updated(server_learning_rate=rate)
+        return stated
 
     def drawn(self) -> dict[str, Value]:
         """Return the keys that simulated sites read from Flower's ``context.run_config``."""
@@ -173,25 +189,28 @@ class RunConfig:
         return replace(self, **groups)
 
 
+def _defaults_of(noise: object) -> Mapping[str, str]:
+    """Return the values of keys at ``auto`` under a source of noise."""
+    source = SOURCES.get(noise) if isinstance(noise, str) else None
+    return source.defaults if source else DEFAULTS
+
+
 def _chosen(run_config: Mapping[str, Any], keys: list[str]) -> dict[str, Any]:
     return {key: run_config[key] for key in keys if key in run_config}
 
 
 def _split(run_config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return the flat keys and the tables; Flower writes a table as keys with a dot."""
-    flat: dict[str, Any] = {}
-    tables: dict[str, dict[str, Any]] = {}
-    for key, value in gathered(run_config, "after").items():
+    """Return the keys of the groups, and the tables of strategies."""
+    keys, tables = dict[str, Any](), dict[str, dict[str, Any]]()
+    for key, value in gathered(run_config).items():
         name, dot, inner = key.partition(".")
-        if key == "after":
-            flat[key] = value
-        elif isinstance(value, Mapping):
-            tables.setdefault(key, {}).update(value)
-        elif dot:
+        if dot:
             tables.setdefault(name, {})[inner] = value
+        elif isinstance(value, Mapping) and key not in TABLES:
+            tables.setdefault(key, {})  # empty
         else:
-            flat[key] = value
-    return flat, tables
+            keys[key] = value
+    return keys, tables
 
 
 def _read_bounded(path: Path) -> str:
@@ -204,31 +223,39 @@ def _read_bounded(path: Path) -> str:
     with path.open("rb") as file:
         content = file.read(MOST_TERMS + 1)
     if len(content) > MOST_TERMS:
-        raise TermsError(f"{PREFIX}the file is longer than {MOST_TERMS} bytes; remove comments")
-    text = content.decode().removeprefix(BOM)
-    if fault := form_fault(text):
+        text, fault = "", f"the file is longer than {MOST_TERMS} bytes; remove comments"
+    else:
+        text = content.decode().removeprefix(BOM)
+        fault = form_fault(text)
+    if fault:
         raise TermsError(f"{PREFIX}{fault}")
     return text
 
 
-def _check_known(flat: Mapping[str, Any]) -> None:
-    """Refuse unknown keys, each with the nearest right one."""
-    keys, wrong = RunConfig.keys(), list[str]()
-    for key in flat:
-        if key not in keys:
-            # Of the first few, for a search takes a millisecond.
-            suggestion = hint(key, keys) if len(wrong) < _MOST_HINTS else ""
-            wrong.append(f"'{key}' is not a known key{suggestion}")
-    if wrong:
-        raise TermsError(f"{PREFIX}{'; '.join(wrong)}")
+def _unknown(flat: Mapping[str, Any]) -> Iterator[str]:
+    """Yield unknown keys, each with the nearest right one."""
+    keys = RunConfig.keys()
+    for number, key in enumerate(key for key in flat if key not in keys):
+        # Of the first few, for a search takes a millisecond.
+        yield f"'{key}' is not a known key{hint(key, keys) if number < _MOST_HINTS else ''}"
 
 
-def _check_tables(tables: Tables) -> None:
-    """Refuse a flat key in a table, where it would be ignored."""
+def _misplaced(tables: Tables) -> Iterator[str]:
+    """Yield flat keys in a table, where they would be ignored."""
     keys = RunConfig.keys()
     for name, table in tables.items():
         if inner := [key for key in table if key in keys]:
-            raise TermsError(
-                f"{PREFIX}'{name}' is not a known key of '{inner[0]}'; write '{inner[0]}' outside "
-                "of any table"
+            yield (
+                f"'{name}' is not a known key of '{inner[0]}'; write '{inner[0]}' outside of any "
+                "table"
             )
+
+
+def _too_few_sites(terms: RunTerms, server: ServerTerms) -> Iterator[str]:
+    """Yield a list of sites that is shorter than the least number of them."""
+    sites = listed(terms.sites)
+    if sites and len(sites) < server.min_sites:
+        yield (
+            f"'sites' lists {len(sites)}, fewer than 'min-sites' = {server.min_sites}; lower "
+            "'min-sites', or list more"
+        )

@@ -93,7 +93,7 @@ class ServerTerms(Settings):
     max_liars: Count = Field(
         2,
         description="Guard content: sites refused at most by public records; so many quiet sites "
-        "are not believed. What is proven (no noise, shared noise) is always refused.",
+        "are not believed. What is proven (no noise, copied noise) is always refused.",
     )
     public_records: str = Field(
         "",

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
-from hdpfl_flower.config.validation import FROZEN, describe, kebab
+from hdpfl_flower.config.validation import FROZEN, Location, describe, kebab, written
 from hdpfl_flower.errors import TermsError
 
 PREFIX = "run config: "
@@ -39,6 +39,11 @@ ShareOrNone = Annotated[float, Field(ge=0, lt=1)]
 PartOfBudget = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=0), AfterValidator(_fits_flower)]
 AtLeastOne = Annotated[int, Field(ge=1), AfterValidator(_fits_flower)]
+
+
+def _key_alone(location: Location) -> str:
+    """Return the key without pydantic's names for the types that it may have."""
+    return written(location[:1])
 
 
 class Settings(BaseModel):
@@ -78,7 +83,8 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(dict(data))
         except ValidationError as error:
-            raise TermsError(f"{PREFIX}{describe(error, lambda _: cls.keys(), prefix)}") from None
+            said = describe(error, lambda _: cls.keys(), prefix, _key_alone)
+            raise TermsError(f"{PREFIX}{said}") from None
 
     @classmethod
     def names(cls) -> dict[str, str]:
@@ -96,11 +102,6 @@ class Settings(BaseModel):
 
     def updated(self, **changes: object) -> Self:
         """Return the same group with some fields changed, validated again."""
-        fields, data = type(self).model_fields, self.as_config()
-        for name, value in changes.items():
-            data[fields[name].alias or kebab(name)] = value  # type: ignore[assignment]
-        return self.parse(data)
-
-
-class NoSettings(Settings):
-    """Of a strategy without a setting of its own."""
+        keys = {name: key for key, name in self.names().items()}
+        values = {key: getattr(self, name) for name, key in keys.items()}
+        return self.parse({**values, **{keys[name]: value for name, value in changes.items()}})

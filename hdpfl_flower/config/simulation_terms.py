@@ -9,6 +9,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from hdpfl_flower.config.settings import Count, Settings
+from hdpfl_flower.noise_sources import DEFAULTS, by_source
 
 
 class SimulationTerms(Settings):
@@ -44,9 +45,10 @@ class SimulationTerms(Settings):
         "+opt-out:SHARE after any.",
     )
     batch_sizes: str = Field(
-        "16,32,64,128",
-        description="Simulation: expected batch sizes to draw from, each:B:B… for each site its "
-        "own, or published.",
+        DEFAULTS["batch-sizes"],
+        json_schema_extra={"default": "auto"},
+        description="Simulation: expected batch sizes to draw from, all (a site's records), "
+        f"each:B:B… for each site its own, or published; auto: {by_source('batch-sizes')}.",
     )
     torch_threads: Count = Field(
         1,

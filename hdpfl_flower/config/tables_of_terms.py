@@ -1,8 +1,9 @@
-"""Tables inside of the terms as sorted pairs of a dotted key and a plain value.
+"""Tables inside of the terms, as dotted keys and plain values.
 
-Flower writes ``[after.tuning] steps = 40`` as ``after.tuning.steps = 40``; the terms, the ledger
-and the journal do the same. Here the form alone is checked: the meaning is a kind's
-(``hdpfl_flower/releases/``), which a site's version may not have.
+Flower writes ``[work] kind = "joint"`` as ``work.kind = "joint"``; the terms, the ledger and the
+journal do the same. Here the form alone is checked, and its size, which a site reads before its
+operator consents: the meaning is a kind's. Those of ``first`` and ``after``
+(``hdpfl_flower/releases/``) a site's version may not have.
 """
 
 from __future__ import annotations
@@ -10,54 +11,103 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from hdpfl_flower.config.settings import Value
 
+TABLES = ("backbone", "task", "spend", "work", "second", "choice", "first", "after")
+"""Tables of the terms: a ``kind`` and its settings; ``first`` and ``after`` have a table a kind."""
+OPEN: Final = "auto"
+"""Value of a setting that is left out: Flower's run config holds every setting of every kind."""
 Pairs = tuple[tuple[str, Value], ...]
 """Dotted key without the table's own name, and value; in order, hashable."""
 MOST_PAIRS, MOST_TEXT = 100, 500
-"""Settings of all tables together, and characters of one's text. They are read before consent."""
-_KEY = re.compile(r"[a-z][a-z0-9-]{0,40}\.[a-z][a-z0-9-]{0,40}")
+"""Settings of a table, and characters of one's text. They are read before consent."""
+_DEEPEST = 2
+"""Tables in each other: ``first`` or ``after``, and its kind."""
+_WORD = r"[a-z][a-z0-9-]{0,40}"
+_SETTING, _DOTTED = re.compile(_WORD), re.compile(rf"{_WORD}\.{_WORD}")
 
 
-def read_pairs(value: object) -> Pairs:
-    """Return the pairs of nested or dotted tables.
+def flattened(tables: Mapping[str, Any], deepest: int = _DEEPEST) -> Iterator[tuple[str, Any]]:
+    """Yield the keys as Flower names them, with dotted tables; an empty table stays.
+
+    >>> dict(flattened({"rounds": 3, "work": {"kind": "joint"}}))
+    {'rounds': 3, 'work.kind': 'joint'}
+    """
+    for key, value in tables.items():
+        if deepest and value and isinstance(value, Mapping):
+            inner = flattened(value, deepest - 1)
+            yield from ((f"{key}.{name}", setting) for name, setting in inner)
+        else:
+            yield key, value
+
+
+def gathered(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``data`` with the settings of each table of the terms under its name.
+
+    >>> gathered({"rounds": 3, "after.tuning.steps": 4, "fedavg": {"weights": "uniform"}})
+    {'after': {'tuning.steps': 4}, 'rounds': 3, 'fedavg.weights': 'uniform'}
+    """
+    flat, tables = dict[str, Any](), dict[str, dict[str, Any]]()
+    for key, value in flattened(data):
+        name, dot, setting = key.partition(".")
+        if dot and name in TABLES:
+            tables.setdefault(name, {})[setting] = value
+        else:
+            flat[key] = value
+    return {**tables, **flat}  # a value in place of a table is refused with its remedy
+
+
+def read_table(value: object, key: str) -> dict[str, Value]:
+    """Return the settings of table ``key``, without those that are left open.
 
     Raises:
         ValueError: the form is another; no value is in the text.
 
-    >>> read_pairs({"tuning": {"steps": 40}, "prior.share": 0.25})
+    >>> read_table({"kind": "joint", "stays": "auto"}, "work")
+    {'kind': 'joint'}
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError(
+            f"is a table: write [{key}] with a line 'kind = …' and one a setting; on a command "
+            f"line {key}.kind=… and {key}.SETTING=…"
+        )
+    return {name: setting for name, setting in _checked(value, _SETTING, key) if setting != OPEN}
+
+
+def read_pairs(value: object, table: str = "after") -> Pairs:
+    """Return the sorted settings of the tables in ``first`` or ``after``.
+
+    Raises:
+        ValueError: the form is another; no value is in the text.
+
+    >>> read_pairs({"tuning.steps": 40, "prior.share": 0.25})
     (('prior.share', 0.25), ('tuning.steps', 40))
     """
     if isinstance(value, tuple):
         value = dict(value)
     if not isinstance(value, Mapping):
-        raise ValueError("must be tables, written [name.kind]")
-    pairs = dict[str, Value]()
-    for key, setting in _flat(value):
-        if key in pairs:
-            raise ValueError(f"has '{key}' twice; leave one out")
-        pairs[key] = setting
-    if len(pairs) > MOST_PAIRS:
+        raise ValueError(f"must be tables, written [{table}.KIND]")
+    return tuple(sorted(_checked(value, _DOTTED, table)))
+
+
+def _checked(
+    settings: Mapping[Any, Any], form: re.Pattern[str], table: str
+) -> Iterator[tuple[str, Value]]:
+    if len(settings) > MOST_PAIRS:
         raise ValueError(f"has more than {MOST_PAIRS} settings")
-    return tuple(sorted(pairs.items()))
-
-
-def _flat(tables: Mapping[Any, Any]) -> Iterator[tuple[str, Value]]:
-    for name, table in tables.items():
-        named = table.items() if isinstance(table, Mapping) else [("", table)]
-        for key, setting in named:
-            dotted = f"{name}.{key}" if isinstance(table, Mapping) else name
-            # The key is a server's text, and an error shows it: only in this form.
-            if not isinstance(dotted, str) or not _KEY.fullmatch(dotted):
-                raise ValueError("must be tables of settings, written [name.kind]")
-            if not _is_plain(setting):
-                raise ValueError(
-                    f"'{dotted}' must be a finite number, true, false or a line of at most "
-                    f"{MOST_TEXT} printable characters"
-                )
-            yield dotted, setting
+    for key, value in settings.items():
+        # The key is a server's text, and an error shows it: only in this form.
+        if not isinstance(key, str) or not form.fullmatch(key):
+            header = f"[{table}.KIND]" if form is _DOTTED else f"[{table}]"
+            raise ValueError(f"has a key in another form than a setting of {header}")
+        if not _is_plain(value):
+            raise ValueError(
+                f"'{table}.{key}' must be a finite number, true, false or a line of at most "
+                f"{MOST_TEXT} printable characters"
+            )
+        yield key, value
 
 
 def _is_plain(value: object) -> bool:
@@ -81,20 +131,3 @@ def tables_of(pairs: Pairs) -> dict[str, dict[str, Value]]:
         kind, _, key = dotted.partition(".")
         tables.setdefault(kind, {})[key] = value
     return tables
-
-
-def gathered(data: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return ``data`` with the dotted keys of table ``name`` under that name.
-
-    >>> gathered({"rounds": 3, "after.tuning.steps": 4}, "after")
-    {'rounds': 3, 'after': {'tuning.steps': 4}}
-    """
-    head = f"{name}."
-    rest = {key: value for key, value in data.items() if not key.startswith(head)}
-    inner = {key[len(head) :]: value for key, value in data.items() if key.startswith(head)}
-    if not inner:
-        return rest
-    tables = rest.get(name, {})
-    if not isinstance(tables, Mapping):
-        return rest  # the form is checked with the others
-    return {**rest, name: {**tables, **inner}}

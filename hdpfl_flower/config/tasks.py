@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from hdpfl_flower.config.kinds import Kind
+from hdpfl_flower.config.kind import Kind
 from hdpfl_flower.config.settings import Count
 
 MAX_NUMBERS = 2**20
@@ -17,6 +17,9 @@ MAX_OUTPUTS = 10_000
 """Maximum classes or intervals."""
 _SCALING = re.compile(r"-?\d{1,6}(\.\d{1,9})?(,-?\d{1,6}(\.\d{1,9})?){0,15}")
 _WEIGHTS = re.compile(r"(balanced:)?(\d{1,9}(?:\.\d{1,9})?(?:,\d{1,9}(?:\.\d{1,9})?)+)")
+_SCALES = re.compile(r"-?\d(\.\d{1,6})?:\d(\.\d{1,6})?(,-?\d(\.\d{1,6})?:\d(\.\d{1,6})?)*")
+LEAST_SCALE = 0.01
+"""Least deviation of a number column, in units of half the width of its bounds."""
 _SHAPE = re.compile(r"\d{1,9}(,\d{1,9}){0,3}")
 
 
@@ -75,6 +78,37 @@ def class_weights(text: str) -> tuple[float, ...]:
             "and the classes' public shares, such as balanced:0.8,0.2"
         )
     return tuple(min(numbers) / share for share in numbers) if match[1] else numbers
+
+
+def scales_in(text: str) -> list[tuple[float, float]]:
+    """Return the mean and the deviation of each number column in a text of the terms.
+
+    Both are in units of the column's public bounds as [-1, 1], and lie within them.
+
+    Raises:
+        ValueError: a number is out of range, or the text of another form.
+
+    >>> scales_in("-0.52:0.14,0.1:0.5")
+    [(-0.52, 0.14), (0.1, 0.5)]
+    """
+    if not text:
+        return []
+    if not _SCALES.fullmatch(text):
+        raise ValueError("must be MEAN:DEVIATION a number column, between commas")
+    pairs = [pair.split(":") for pair in text.split(",")]
+    scales = [(float(mean), float(deviation)) for mean, deviation in pairs]
+    if not all(abs(mean) <= 1 and LEAST_SCALE <= scale <= 1 for mean, scale in scales):
+        raise ValueError(
+            "must lie within the bounds of the columns: means from -1 to 1, deviations from "
+            f"{LEAST_SCALE:g} to 1"
+        )
+    return scales
+
+
+def check_scales(text: str) -> str:
+    """Return the text of :func:`scales_in` unchanged; raises ``ValueError`` for another one."""
+    scales_in(text)
+    return text
 
 
 def _check_weights(text: str) -> str:

@@ -9,6 +9,7 @@ Keys of the server alone or of a simulation alone are in ``server_terms.py`` and
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from functools import lru_cache, partial
@@ -16,19 +17,34 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator
 
-from hdpfl_flower.config.kinds import read_kind, write_kind
-from hdpfl_flower.config.settings import AtLeastOne, Count, NotNegative, Positive, Settings, Value
-from hdpfl_flower.config.tables_of_terms import Pairs, gathered, read_pairs
-from hdpfl_flower.config.tasks import TASKS, ClassWeights, StatedTask
+from hdpfl_flower.config.kind import KindT, read_kind, write_kind
+from hdpfl_flower.config.settings import (
+    AtLeastOne,
+    Count,
+    NotNegative,
+    Positive,
+    Value,
+)
+from hdpfl_flower.config.tables_of_terms import (
+    OPEN,
+    Pairs,
+    flattened,
+    gathered,
+    read_pairs,
+    tables_of,
+)
+from hdpfl_flower.config.tasks import TASKS, ClassWeights, StatedTask, check_scales
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.noise_sources import SOURCES, NoiseSource, by_source
+from hdpfl_flower.shared_noise.keys import SharingTerms
 from hdpfl_flower.system.fingerprints import check_listed
-from hdpfl_flower.work import KINDS, Work, read_work
-from hdpfl_flower.work.backbone import BACKBONES, Backbone, Weights, read_backbone
+from hdpfl_flower.work import Auto, Work, read_work
+from hdpfl_flower.work.backbone import BACKBONES, Backbone, Weights
 from hdpfl_flower.work.choice import CHOICES, Choice
 from hdpfl_flower.work.second import SECONDS, SecondModel
-from hdpfl_flower.work.spend import SPENDS, Spend, read_spend
+from hdpfl_flower.work.spend import SPENDS, Spend
 
-AUTO: Final = "auto"
+AUTO: Final = OPEN
 """Value of a term left to the strategy; unlike an explicit 0."""
 
 
@@ -42,6 +58,8 @@ MOST_RUN_ID, MOST_CHARACTERS = 64, 500
 MOST_SITES = 16_384
 """Characters of the list of sites: 321 fingerprints."""
 
+MOST_SCALES = 65_536
+"""Characters of the scales of number columns: about 5,000."""
 _UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
@@ -52,39 +70,31 @@ def _one_line(value: str) -> str:
     return value
 
 
-_AUTO_WORK: Final = read_work(AUTO)
-LocalWork = Annotated[Work, PlainValidator(read_work), PlainSerializer(Work.to_text)]
-"""Local work of a round, sent as its canonical text."""
-Second = Annotated[
-    SecondModel | None,
-    PlainValidator(partial(read_kind, SECONDS, "kind of second model")),
-    PlainSerializer(write_kind),
-]
-"""Second model of a site, likewise."""
-Chosen = Annotated[
-    Choice | None,
-    PlainValidator(partial(read_kind, CHOICES, "kind of choice")),
-    PlainSerializer(write_kind),
-]
-"""Private choices among models, likewise."""
-Spending = Annotated[Spend, PlainValidator(read_spend), PlainSerializer(Spend.to_text)]
-"""Noise over the rounds, likewise."""
-AfterRun = Annotated[Pairs, PlainValidator(read_pairs)]
-"""Settings of releases beside the update, sent as ``after.KIND.SETTING``."""
+def _table(kinds: Mapping[str, type[KindT]]) -> tuple[PlainValidator, PlainSerializer]:
+    return PlainValidator(partial(read_kind, kinds)), PlainSerializer(write_kind)
 
-Stated = Annotated[
-    StatedTask | None,
-    PlainValidator(partial(read_kind, TASKS, "kind of task")),
-    PlainSerializer(write_kind),
+
+def _read_spend(value: object) -> Spend:
+    return read_kind(SPENDS, value) or Spend()
+
+
+Backbones = Annotated[Backbone | None, *_table(BACKBONES)]
+Tasks = Annotated[StatedTask | None, *_table(TASKS)]
+Spends = Annotated[Spend, PlainValidator(_read_spend), PlainSerializer(write_kind)]
+Works = Annotated[Work, PlainValidator(read_work), PlainSerializer(write_kind)]
+Seconds = Annotated[SecondModel | None, *_table(SECONDS)]
+Choices = Annotated[Choice | None, *_table(CHOICES)]
+First = Annotated[
+    Pairs, PlainValidator(partial(read_pairs, table="first")), PlainSerializer(tables_of)
 ]
-"""Task of records without a schema, likewise."""
-Frozen = Annotated[Backbone | None, PlainValidator(read_backbone), PlainSerializer(write_kind)]
-"""Frozen backbone, likewise."""
+After = Annotated[Pairs, PlainValidator(read_pairs), PlainSerializer(tables_of)]
 
 Line = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_one_line)]
 """Text of the server: it enters ledgers, logs and pages of a site."""
 Sites = Annotated[str, Field(max_length=MOST_SITES), AfterValidator(check_listed)]
 """Fingerprints of nodes, between commas."""
+Scales = Annotated[str, Field(max_length=MOST_SCALES), AfterValidator(check_scales)]
+"""Scales of number columns, as text."""
 RunId = Annotated[str, Field(max_length=MOST_RUN_ID), AfterValidator(_one_line)]
 
 
@@ -103,7 +113,7 @@ def _check_schema(text: str) -> str:
     return text
 
 
-class RunTerms(Settings):
+class RunTerms(SharingTerms):
     """Proposal of a run to every site. Frozen; keys are checked.
 
     >>> RunTerms().updated(rounds=3).rounds
@@ -111,7 +121,11 @@ class RunTerms(Settings):
     """
 
     run_id: RunId = Field("", description="Name of the run; empty: the server makes one.")
-    strategy: Line = Field("mmse", description="Aggregation strategy: a row of the table.")
+    strategy: Line = Field(
+        "mmse",
+        json_schema_extra={"default": AUTO},
+        description=f"Aggregation strategy: a row of the table; auto: {by_source('strategy')}.",
+    )
     rounds: AtLeastOne = Field(20, description="Rounds E; a site plans for all of them.")
     local_epochs: AtLeastOne = Field(1, description="Local epochs K a round.")
     local_steps: Count = Field(0, description="Local steps a round; 0: from local-epochs.")
@@ -127,11 +141,9 @@ class RunTerms(Settings):
         description="logreg, mlp:WIDTH[:WIDTH…], cnn, resnet18, or "
         "module:function (a site's policy must list it).",
     )
-    backbone: Frozen = Field(
+    backbone: Backbones = Field(
         None,
-        description=f"Public function of each record, whose outputs the model reads: a kind "
-        f"({', '.join(BACKBONES)}) and its settings, such as 'resnet18 weights=resnet18.pth'; "
-        "empty: none.",
+        description="Public function of each record, whose outputs the model reads; empty: none.",
     )
     start: Weights = Field(
         "",
@@ -147,11 +159,10 @@ class RunTerms(Settings):
         "'site': every site reads its own, by the public schema or by 'task'; or, in "
         "simulations alone, your own: file:PATH.npz, or module:function.",
     )
-    task: Stated = Field(
+    task: Tasks = Field(
         None,
-        description=f"Task of records without a schema: a kind ({', '.join(TASKS)}) and its "
-        "settings, such as 'classification shape=1,28,28 classes=10'; empty: that of the schema, "
-        "of the named data set, or of your own.",
+        description="Task of records without a schema; a simulation finds open settings in your "
+        "own data. Empty: that of the schema, of the named data set, or of your own.",
     )
     class_weights: ClassWeights = Field(
         "",
@@ -180,38 +191,44 @@ class RunTerms(Settings):
         description="Every site's noise multiplier: a site leaves when its ε is used up; "
         "0: each site's own, for all rounds.",
     )
-    spend: Spending = Field(
+    spend: Spends = Field(
         Spend(),
-        description=f"Noise over the rounds, at the same ε: a kind ({', '.join(SPENDS)}) and its "
-        "settings, such as 'late ratio=2', whose noise falls.",
+        description="Noise over the rounds, at the same ε.",
     )
-    noise: Literal["records", "server", "client"] = Field(
+    noise: Literal["records", "shared", "server", "client"] = Field(
         "records",
-        description="Source of the noise: each site's DP-SGD (unit: a record), a trusted server "
-        "(unit: a client; sites must set trust-server), or each client to its update (unit: all "
-        "records of a client, against any change; sites must set policy.client-noise).",
+        description="Source of the noise: "
+        + "; ".join(f"{source.name}, {source.meaning}" for source in SOURCES.values())
+        + ".",
     )
-    work: LocalWork = Field(
-        _AUTO_WORK,
-        description=f"Local work: a kind ({', '.join(KINDS)}) and its settings, such as "
-        "'alternate own-steps=2'; auto: the strategy's own.",
+    work: Works = Field(
+        Auto(),
+        description="Local work; settings without a kind are of the strategy's own.",
     )
-    second: Second = Field(
+    second: Seconds = Field(
         None,
-        description=f"Second model of each site, pulled to the global one (Ditto): a kind "
-        f"({', '.join(SECONDS)}) and its settings, such as 'kept pull=0.05'; empty: none, but "
+        description="Second model of each site, pulled to the global one (Ditto); empty: none, but "
         "that of the strategy.",
     )
-    choice: Chosen = Field(
+    choice: Choices = Field(
         None,
-        description=f"Private choices among models: a kind ({', '.join(CHOICES)}) and its "
-        "settings, such as 'gaussian times=2 share=0.1'; empty: the strategy's own.",
+        description="Private choices among models; empty: the strategy's own.",
     )
-    after: AfterRun = Field(
+    first: First = Field(
         (),
         json_schema_extra={"default": {}},
-        description="Releases beside the updates and after the last round: a table a kind, such "
-        "as `[after.tuning] steps = 40`.",
+        description="Releases before round 1, a table a kind.",
+    )
+    scales: Scales = Field(
+        "",
+        description="Scales of the number columns, MEAN:DEVIATION between commas, each in units of "
+        "its bounds as [-1, 1]. The server of a run fills them in from its first message; "
+        "empty: those of the schema.",
+    )
+    after: After = Field(
+        (),
+        json_schema_extra={"default": {}},
+        description="Releases beside the updates and after the last round, a table a kind.",
     )
     epsilon_cap: NotNegative = Field(
         0.0,
@@ -249,19 +266,24 @@ class RunTerms(Settings):
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], prefix: str = "") -> Self:
-        """Return the terms in ``data``, with ``after`` as tables or dotted keys."""
-        return super().parse(gathered(data, "after"), prefix)
+        """Return the terms in ``data``, with tables as such or as dotted keys."""
+        return super().parse(gathered(data), prefix)
 
     def as_config(self) -> dict[str, Value]:
         """Return the terms as Flower's flat run config; tables as dotted keys."""
-        config = super().as_config()
-        del config["after"]
-        return {**config, **{f"after.{key}": value for key, value in self.after}}
+        config = flattened(super().as_config())
+        return {key: value for key, value in config if value is not None and value != {}}
 
-    def updated(self, **changes: object) -> Self:
-        """Return the same terms with some fields changed; a new ``after`` replaces all of it."""
-        terms = self.model_copy(update={"after": ()}) if "after" in changes else self
-        return super(RunTerms, terms).updated(**changes)
+    @property
+    def source(self) -> NoiseSource:
+        """Source of the noise, with its properties."""
+        return SOURCES[self.noise]
+
+    @property
+    def last_round(self) -> int:
+        """Number of the last round that may be asked for, the spare ones of a sum counted."""
+        spare = math.ceil(self.spare_rounds * self.rounds) if self.source.is_summed else 0
+        return self.rounds + spare
 
     def noise_factor(self, server_round: int) -> float:
         """Return the noise of a round over that of the last, which all sites share; at least 1."""

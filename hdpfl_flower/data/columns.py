@@ -14,20 +14,18 @@ import re
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Protocol
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from hdpfl_flower.data.values import BLANK, number_in, plain, value_key
+
 Mask = npt.NDArray[np.bool_]
+TextKind = Literal["text", "date", "boolean"]
 
-NUMBER = re.compile(rb"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-"""Number in a cell: ASCII decimal notation, without nan, inf, hex, separators.
-
-No digit can be matched in two ways, so a text that is no number is rejected in linear time.
-"""
 
 MAX_RECORD = 2**22
 """Bytes of a CSV record, or of a cell of other tables; 60,000 columns of numbers take 1 MB.
@@ -35,22 +33,15 @@ MAX_RECORD = 2**22
 A longer record is left out, a longer cell empty: what one may hold bounds what one can ask for.
 """
 
-BLANK = " \t\n\r\f\v"
-"""ASCII characters trimmed from cells and schema values."""
 
-_BLANK_BYTES = BLANK.encode()
-_SIGNS = str.maketrans(
-    dict.fromkeys([0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000], " ")
-    | dict.fromkeys(map(ord, "\u200b\u2060\ufeff"))  # of no width
-    | dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"), "-")
-    | dict.fromkeys(map(ord, "\u2018\u2019\u02bc\u00b4`"), "'")
-    | dict.fromkeys(map(ord, "\u201c\u201d\u201e\u00ab\u00bb"), '"')
-)
-"""Unicode blanks, minus signs and quotes, with the ASCII sign that a cell means by them."""
+BLANK_BYTES = BLANK.encode()
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = re.compile("|".join(_MONTHS), re.IGNORECASE | re.ASCII)
 _FRACTION = re.compile(r"(\.[0-9]{6})[0-9]+")
+_JOINED = "(?:%[YymdHMS]){2,}"
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
+PARTIAL = {"%Y-%m": (0, 15), "%Y": (7, 1)}
+"""Forms of dates of lower precision, as FHIR has them: the month (0: as written) and day read."""
 
 
 def row_digest(content: bytes) -> bytes:
@@ -69,32 +60,6 @@ def file_digest(path: Path) -> bytes:
 
 
 _of_row = partial(hashlib.blake2b, digest_size=8, person=b"row")
-
-
-def plain(text: str) -> str:
-    """Return ``text`` trimmed, with ASCII blanks, minus signs and quotes.
-
-    Linear in its length. Quotes of a printer around the whole are removed.
-
-    >>> plain(" \u22125\u00a0"), plain("\u201cyes\u201d"), plain("2\u202f090")
-    ('-5', 'yes', '2 090')
-    """
-    if text.isascii():
-        return text.strip(BLANK)
-    changed = text.translate(_SIGNS).strip(BLANK)
-    is_quoted = '"' not in text and changed[:1] == changed[-1:] == '"' != changed
-    return changed[1:-1].strip(BLANK) if is_quoted else changed
-
-
-def number_in(text: bytes) -> float:
-    """Return the finite number in the trimmed ``text``, or NaN.
-
-    >>> number_in(b"+1e0"), number_in(b"1_0"), number_in(b"1e999")
-    (1.0, nan, nan)
-    """
-    # The pattern admits only texts that float() accepts, so that it cannot raise.
-    number = float(text) if NUMBER.fullmatch(text) else math.nan
-    return number if math.isfinite(number) else math.nan
 
 
 @dataclass(frozen=True)
@@ -120,7 +85,7 @@ class Notation:
             return number_in(text)
         point, group = self.decimal.encode(), self.thousands.encode()
         if group and group in text:
-            grouped = rb"[+-]?[0-9]{1,3}(%b[0-9]{3})+(%b[0-9]*)?"
+            grouped = rb"[+-]?[1-9][0-9]{0,2}(%b[0-9]{3})+(%b[0-9]*)?"
             if not re.fullmatch(grouped % (re.escape(group), re.escape(point)), text):
                 return math.nan
             text = text.replace(group, b"")
@@ -133,6 +98,19 @@ class Notation:
 
 PLAIN = Notation()
 """ASCII decimal notation with a decimal point."""
+
+
+@cache
+def _widths(form: str) -> re.Pattern[str]:
+    """Return a pattern in which joined parts of a date have all their digits.
+
+    ``strptime`` reads 1970111 by %Y%m%d, and one of two dates by chance.
+    """
+    written = []
+    for piece in re.split(f"({_JOINED})", form):
+        parts = piece.split("%")[1:] if re.fullmatch(_JOINED, piece) else []
+        written += ["[0-9]{4}" if part == "Y" else "[0-9]{2}" for part in parts] or [".*"]
+    return re.compile("".join(written), re.DOTALL)
 
 
 def days_in(text: bytes, formats: Sequence[str], century: int = 0) -> float:
@@ -148,6 +126,8 @@ def days_in(text: bytes, formats: Sequence[str], century: int = 0) -> float:
     [1.0, nan, nan]
     >>> days_in(b"2-JAN-70", ("%d-%b-%y",), 1970), days_in(b"2-JAN-70", ("%d-%b-%y",), 1900)
     (1.0, 1.0)
+    >>> days_in(b"19700102", ("%Y%m%d",)), days_in(b"1970111", ("%Y%m%d",))
+    (1.0, nan)
     """
     decoded = text.decode(errors="replace")
     for layout in formats:
@@ -157,9 +137,14 @@ def days_in(text: bytes, formats: Sequence[str], century: int = 0) -> float:
             written = _MONTH.sub(_month_number, written, count=1)
         if "%f" in form:  # some databases write seven digits or more
             written = _FRACTION.sub(r"\1", written)
+        if not _widths(form).fullmatch(written):
+            continue
         try:
             # The calendar date as it is written, in any zone of the machine and of the text.
             moment = datetime.datetime.strptime(written, form)
+            if form in PARTIAL:
+                month, day = PARTIAL[form]
+                moment = moment.replace(month=month or moment.month, day=day)
             if "%y" in form:
                 moment = moment.replace(year=century + (moment.year - century) % 100)
         except (ValueError, OverflowError):
@@ -168,31 +153,30 @@ def days_in(text: bytes, formats: Sequence[str], century: int = 0) -> float:
     return math.nan
 
 
+def _boolean_in(text: bytes) -> float:
+    return {b"true": 1.0, b"false": 0.0}.get(text, math.nan)
+
+
 def _month_number(month: re.Match[str]) -> str:
     return f"-{_MONTHS.index(month[0].lower()) + 1:02}-"
 
 
-def value_key(value: str) -> float | bytes:
-    """Return the comparison key: a finite number, else the UTF-8 bytes.
-
-    >>> value_key(" 1") == value_key("1.0"), value_key("1_0")
-    (True, b'1_0')
-    """
-    text = plain(value).encode(errors="surrogatepass")
-    return text if math.isnan(number := number_in(text)) else number
-
-
 @dataclass(frozen=True, repr=False, eq=False)
 class Texts:
-    """Column of texts, as of a CSV file; repeated texts are stored and read once.
+    """Column of texts; repeated texts are stored and read once.
 
     Attributes:
         values: the different texts, trimmed.
         rows: int64, shape ``(n,)``; the index in ``values`` of each row's text.
+        absent: bool, shape ``(n,)``; cells that a source holds as null, of an empty text. None: no
+            cell is.
+        kind: type of the source's cells, by which their texts are read.
     """
 
     values: tuple[bytes, ...]
     rows: npt.NDArray[np.int64]
+    absent: Mask | None = None
+    kind: TextKind = "text"
 
     @classmethod
     def of(cls, cells: Iterable[bytes]) -> Texts:
@@ -213,13 +197,17 @@ class Texts:
         )
 
     def numbers(self, notation: Notation = PLAIN) -> npt.NDArray[np.float64]:
-        """Return the number in each row, shape ``(n,)``; NaN for none."""
-        read = notation.number_in
+        """Return the number in each row, shape ``(n,)``; NaN for none, 0 and 1 for booleans."""
+        read = notation.number_in if self.kind != "boolean" else _boolean_in
         return np.array([read(text) for text in self.plain], dtype=np.float64)[self.rows]
 
     def days(self, formats: Sequence[str], century: int = 0) -> npt.NDArray[np.float64]:
-        """Return days since 1970-01-01, shape ``(n,)``; NaN without a date."""
-        days = [days_in(text, formats, century) for text in self.plain]
+        """Return days since 1970-01-01, shape ``(n,)``; NaN without a date.
+
+        Dates of a type of their own, which an import writes as ISO 8601, need no format.
+        """
+        used = ("%Y-%m-%d",) if self.kind == "date" else formats
+        days = [days_in(text, used, century) for text in self.plain]
         return np.array(days, dtype=np.float64)[self.rows]
 
     def lookup(self, values: dict[bytes, int]) -> npt.NDArray[np.int64]:
@@ -227,17 +215,15 @@ class Texts:
         return np.array([values.get(text, -1) for text in self.plain], dtype=np.int64)[self.rows]
 
     def cells(self, notation: Notation = PLAIN) -> Cells:
-        """Return the cells as numbers and texts, none of them absent."""
-        return Cells(self.numbers(notation), self, np.zeros(len(self.rows), dtype=bool))
-
-    def texts(self) -> Texts:
-        """Return the column itself."""
-        return self
+        """Return the cells as numbers and texts."""
+        absent = np.zeros(len(self.rows), dtype=bool) if self.absent is None else self.absent
+        return Cells(self.numbers(notation), self, absent)
 
     def take(self, rows: npt.NDArray[np.int64]) -> Texts:
         """Return the column of these rows alone."""
         used, places = np.unique(self.rows[rows], return_inverse=True)
-        return Texts(tuple(self.values[text] for text in used), places)
+        absent = None if self.absent is None else self.absent[rows]
+        return Texts(tuple(self.values[text] for text in used), places, absent, self.kind)
 
     def ids(self, notation: Notation = PLAIN) -> list[bytes]:
         """Return each text as an id; ``7.0``, or ``7,0`` with a decimal comma, becomes ``7``.
@@ -266,7 +252,7 @@ class GatheredTexts:
 
     def texts(self) -> Texts:
         """Return the column so far."""
-        values = tuple(cell.strip(_BLANK_BYTES) for cell in self._known)
+        values = tuple(cell.strip(BLANK_BYTES) for cell in self._known)
         # Not copied: the array is as large as the column and does not grow any more.
         rows = np.frombuffer(self._rows, dtype=np.int64) if self._rows else np.zeros(0, np.int64)
         return Texts(values, rows)
@@ -278,7 +264,7 @@ class Cells:
 
     Attributes:
         numbers: float64, shape ``(n,)``; NaN where a cell holds no finite number.
-        texts: the texts of the cells, empty where absent; None for a column of numbers.
+        texts: the texts of the cells, empty where absent; None for numbers made of dates.
         absent: bool, shape ``(n,)``; the cell is empty (a null, or a NaN).
     """
 
@@ -312,19 +298,3 @@ class Cells:
     def missing(self, marks: Sequence[str]) -> Mask:
         """Return a mask of absent or marked cells, shape ``(n,)``."""
         return self.absent | (self.lookup(marks) >= 0)
-
-
-class Column(Protocol):
-    """Column as stored: texts (CSV) or any Arrow type (Parquet)."""
-
-    def cells(self, notation: Notation = PLAIN) -> Cells:
-        """Return the cells; ``notation`` applies to numbers in texts."""
-
-    def days(self, formats: Sequence[str], century: int = 0) -> npt.NDArray[np.float64]:
-        """Return days since 1970-01-01, shape ``(n,)``; NaN without a date."""
-
-    def texts(self) -> Texts | None:
-        """Return the cells as texts, numbers written out; None without text."""
-
-    def take(self, rows: npt.NDArray[np.int64]) -> Column:
-        """Return the column of these rows alone."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from hdpfl_flower.config.tasks import class_weights
+from hdpfl_flower.config.tasks import class_weights, scales_in
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.stated_task import is_own, task_of_stated
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.models.task import Task
+from hdpfl_flower.models.task import MOST_DEVIATIONS, TYPICAL_LENGTH, Task
 
 IMAGE_TASKS = {
     "mnist": Task.classification((1, 28, 28), 10),
@@ -49,7 +50,8 @@ def task_for(terms: RunTerms) -> Task:
     """Return the task of a run's model: that of its records, read by the ``backbone`` if any.
 
     Raises:
-        DataError: as :func:`_records_task`, or ``class-weights`` are not as many as its classes.
+        DataError: as :func:`_records_task`, or ``class-weights`` are not as many as its classes,
+            or ``scales`` not as many as its number columns.
     """
     task, weights = _records_task(terms), class_weights(terms.class_weights)
     if weights and len(weights) != task.classes:
@@ -61,7 +63,32 @@ def task_for(terms: RunTerms) -> Task:
         from hdpfl_flower.models.backbones import over
 
         task = over(terms.backbone, task)
+    if terms.scales:
+        task = _scaled(task, schema_of(terms), scales_in(terms.scales))
     return replace(task, class_weights=weights)
+
+
+def schema_of(terms: RunTerms) -> str:
+    """Return the schema of the records of terms, text or name; empty for records without one."""
+    return terms.schema_text or ("heart" if terms.dataset == "heart" else "")
+
+
+def _scaled(task: Task, schema: str, scales: list[tuple[float, float]]) -> Task:
+    """Return the task with number columns scaled, as ``Schema.gain`` scales those of a schema.
+
+    Raises:
+        DataError: there is not one scale a number column.
+    """
+    from hdpfl_flower.data.record_moments import layout_of
+
+    places = [number.place for number in layout_of(schema, task).numbers]
+    if len(places) != len(scales) or task.scaling or len(task.input_shape) != 1:
+        raise DataError("'scales' are not one a number column without 'typical'; leave them out")
+    gain = TYPICAL_LENGTH / math.sqrt(task.input_shape[0])
+    scaling = [(0.0, 1.0)] * task.input_shape[0]
+    for place, (mean, deviation) in zip(places, scales, strict=True):
+        scaling[place] = mean, deviation / gain
+    return replace(task, scaling=tuple(scaling), reach=max(1.0, MOST_DEVIATIONS * gain))
 
 
 def _records_task(terms: RunTerms) -> Task:

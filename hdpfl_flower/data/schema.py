@@ -7,6 +7,7 @@ private mean would be an un-noised release.
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections import Counter
@@ -23,13 +24,16 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_v
 from hdpfl_flower.config.terms import MOST_CHARACTERS, schema_fault
 from hdpfl_flower.config.toml_text import form_fault
 from hdpfl_flower.config.validation import FROZEN, Location, describe, kebab, written
-from hdpfl_flower.data.columns import BLANK, value_key
 from hdpfl_flower.data.placeholders import refuse_placeholders
+from hdpfl_flower.data.values import BLANK, value_key
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.models.task import Task
+from hdpfl_flower.models.task import MOST_DEVIATIONS, TYPICAL_LENGTH, Task
 
 MAX_FEATURES = 10_000
 """Limit that stops a server's schema from exhausting a site's memory."""
+
+LEAST_DEVIATION = 1e-6
+"""Least typical deviation, as a share of half the width of the bounds."""
 
 _PLAIN = re.compile(r"^[^\x00-\x1f\x7f]+$")
 Name = Annotated[str, Field(pattern=_PLAIN.pattern, max_length=MOST_CHARACTERS)]
@@ -93,11 +97,13 @@ def _refuse_empty(where: str, bounds: tuple[float, float]) -> None:
 
 
 class NumberColumn(BaseModel):
-    """Number, clipped to public bounds and scaled to [-1, 1].
+    """Number, clipped to public bounds and scaled.
 
-    The middle of the bounds becomes 0, so that an ordinary or a missing value does not add to the
-    length of a record's gradient, which the run clips. (On the heart data DP-SGD learned as well
-    as with [0, 1] or slightly better.)
+    Without ``typical`` to [-1, 1]: the middle of the bounds becomes 0, so that an ordinary or a
+    missing value does not add to the length of a record's gradient, which the run clips. (On the
+    heart data DP-SGD learned as well as with [0, 1] or slightly better.) Bounds have to hold every
+    record, so that most values lie in a small part of wide ones: with ``typical`` the mean becomes
+    0 and a deviation :meth:`Schema.gain`.
     """
 
     model_config = FROZEN
@@ -105,8 +111,17 @@ class NumberColumn(BaseModel):
     name: Name = Field(description="Name of the column in the table's header.")
     type: Literal["number"] = Field(description="`number`.")
     bounds: Bounds = Field(description="[low, high]: what lies outside is clipped to them.")
+    typical: Bounds | None = Field(
+        None,
+        description="[mean, deviation] of the column, public: of a textbook, a codebook or an "
+        "earlier released message, never of a site's records. They gain where bounds are wide, "
+        "also half a deviation off or with a deviation twice or half as large; where bounds are "
+        "tight, leave them out unless they are right.",
+    )
     fill: Finite | None = Field(
-        None, description="What a missing value becomes; none: the middle of the bounds."
+        None,
+        description="What a missing value becomes; none: the typical mean, or the middle of the "
+        "bounds.",
     )
     missing: Texts = Field((), description="Marks of a missing value in this column alone.")
     aliases: Names = _ALIASES
@@ -116,22 +131,48 @@ class NumberColumn(BaseModel):
         _refuse_empty(f"column '{self.name}'", self.bounds)
         if not self.bounds[0] <= self.fill_value <= self.bounds[1]:
             raise ValueError(f"column '{self.name}': 'fill' lies outside 'bounds'")
+        mean, deviation = self.typical or (self.fill_value, _half_width(self.bounds))
+        # Half a width is the largest deviation that values within bounds can have.
+        least = LEAST_DEVIATION * _half_width(self.bounds)
+        if not (
+            self.bounds[0] <= mean <= self.bounds[1]
+            and least <= deviation <= _half_width(self.bounds)
+        ):
+            raise ValueError(
+                f"column '{self.name}': 'typical' must be [mean, deviation], the mean within "
+                "'bounds', the deviation above 0 and at most half of their width"
+            )
         return self
 
     @property
     def fill_value(self) -> float:
         """Number in place of a missing one."""
-        return _middle(self.bounds) if self.fill is None else self.fill
+        if self.fill is not None:
+            return self.fill
+        return self.typical[0] if self.typical else _middle(self.bounds)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Name of the column."""
         return (self.name,)
 
-    def scale(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return finite ``values`` (n,), clipped to bounds and scaled to [-1, 1]."""
+    def scale(self, values: npt.NDArray[np.float64], gain: float) -> npt.NDArray[np.float64]:
+        """Return finite ``values`` (n,), clipped to bounds and scaled.
+
+        Args:
+            values: one a record.
+            gain: feature of a value one typical deviation above the mean, :meth:`Schema.gain`.
+
+        Returns:
+            numbers in [-1, 1]; with ``typical`` in ±``MOST_DEVIATIONS`` · gain.
+        """
         clipped = np.clip(values, *self.bounds)
-        return np.clip((clipped - _middle(self.bounds)) / _half_width(self.bounds), -1, 1)
+        if self.typical is None:
+            return np.clip((clipped - _middle(self.bounds)) / _half_width(self.bounds), -1, 1)
+        mean, deviation = self.typical
+        # A half before the difference, which may overflow for bounds near 1e308.
+        deviations = 2 * ((clipped / 2 - mean / 2) / deviation)
+        return gain * np.clip(deviations, -MOST_DEVIATIONS, MOST_DEVIATIONS)
 
 
 class CategoryColumn(BaseModel):
@@ -310,6 +351,15 @@ class Schema(BaseModel):
     def width(self) -> int:
         """Number of features."""
         return sum(len(c.categories) if isinstance(c, CategoryColumn) else 1 for c in self.columns)
+
+    @property
+    def gain(self) -> float:
+        """Feature of a value one typical deviation above the mean: 2.5/√d of d features.
+
+        Of 1.5, 2.5, 4 and √d as the length of a typical record, 2.5 was within a point of the best
+        on two small tables with wide bounds, at ε .3 and 1.
+        """
+        return TYPICAL_LENGTH / math.sqrt(self.width)
 
     @property
     def feature_names(self) -> tuple[str, ...]:

@@ -35,7 +35,8 @@ def task_of_stated(stated: StatedTask) -> Task:
     """
     if missing := stated.open_settings:
         raise DataError(
-            f"{stated.words} lacks {' and '.join(missing)}; write it as key=value after the kind"
+            f"{stated.words} lacks {' and '.join(f'{stated.key}.{key}' for key in missing)}; "
+            "write it in [task]"
         )
     shape = tuple(map(int, stated.shape.split(",")))
     try:
@@ -49,23 +50,3 @@ def task_of_stated(stated: StatedTask) -> Task:
     else:
         task = Task.regression(shape)
     return replace(task, scaling=scaling)
-
-
-def stated_of(task: Task) -> str:
-    """Return ``task`` as a value of the term, inverse of :func:`task_of_stated`."""
-    shape = f"shape={','.join(map(str, task.input_shape))}"
-    if task.scaling:
-        means, deviations = (
-            ",".join(map(_plain, numbers)) for numbers in zip(*task.scaling, strict=True)
-        )
-        shape = f"{shape} mean={means} std={deviations}"
-    if task.intervals:
-        return f"survival {shape} intervals={task.intervals}"
-    return (
-        f"classification {shape} classes={task.classes}" if task.classes else f"regression {shape}"
-    )
-
-
-def _plain(number: float) -> str:
-    """Return ``number`` without an exponent."""
-    return f"{number:.9f}".rstrip("0").rstrip(".")

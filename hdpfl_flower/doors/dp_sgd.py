@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset
 from hdpfl_flower.data.array_targets import targets_in
 from hdpfl_flower.engines.dpsgd import train
 from hdpfl_flower.engines.engine_choice import choose_engine
-from hdpfl_flower.errors import DataError, ModelError, TermsError
+from hdpfl_flower.errors import DataError, ModelError, TermsError, is_ctrl_c
 from hdpfl_flower.models.networks import refuse_mixing_layers
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.accounting import Steps, calibrate, epsilon_of, event_of
@@ -105,7 +105,7 @@ def dp_sgd(  # noqa: PLR0913 - the last by name
         ModelError: the model cannot be trained record by record, or ``shape`` is missing.
         TermsError: the loss is unknown.
     """
-    task = _task_of(model, loss, shape)
+    task = task_of(model, loss, shape)
     schedule = (Steps(batch_size / records, steps),)
     z = calibrate(schedule, epsilon, delta)
     plan = RoundPlan(schedule[0], clip_norm, z * clip_norm, float(batch_size))
@@ -117,7 +117,7 @@ def dp_sgd(  # noqa: PLR0913 - the last by name
     update = train(
         engine,
         start,
-        _read(dataset, task),
+        read_records(dataset, task, "dp_sgd"),
         plan,
         learning_rate,
         ReleaseStreams.fresh(),
@@ -134,18 +134,23 @@ def dp_sgd(  # noqa: PLR0913 - the last by name
     return PrivateTraining(trained, spent, delta, z, plan)
 
 
-def _read(dataset: Dataset[Any], task: Task) -> Records:
-    """Return the records that can be read, each on its own; there may be none."""
+def read_records(dataset: Dataset[Any], task: Task, caller: str) -> Records:
+    """Return the records that can be read, each on its own; there may be none.
+
+    Raises:
+        DataError: the data set has no length and no rows; names the caller.
+    """
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
-        raise DataError("dp_sgd: the data set must have a length and rows: a map-style Dataset")
+        raise DataError(f"{caller}: the data set must have a length and rows: a map-style Dataset")
     items = [_item(dataset, row, task.input_shape) for row in range(len(dataset))]
     read = [item for item in items if item is not None]
     features = np.array([numbers for numbers, _ in read], np.float32)
     targets, valid = targets_in(np.array([target for _, target in read], np.float64), task)
     if missing := len(items) - int(valid.sum()):
         log.warning(
-            "dp_sgd: %d of %d items count as none: they are no finite features of shape %s with a "
+            "%s: %d of %d items count as none: they are no finite features of shape %s with a "
             "target of the loss",
+            caller,
             missing,
             len(items),
             task.input_shape,
@@ -160,9 +165,9 @@ def _item(
     try:
         x, y = dataset[row]
         features, target = _array(x, np.float32), float(_array(y, np.float64).item())
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # an exception would disclose the record
+    except BaseException as reason:  # an exception would disclose the record
+        if is_ctrl_c(reason):
+            raise
         return None
     usable = features.shape == shape and bool(np.isfinite(features).all())
     return (features, target) if usable else None
@@ -179,15 +184,20 @@ def _array(value: Any, kind: npt.DTypeLike) -> npt.NDArray[Any]:
         return array.astype(kind)
 
 
-def _task_of(model: nn.Module, loss: str, shape: tuple[int, ...] | None) -> Task:
-    """Return shapes and loss, by the first layer and a batch of zeros."""
+def task_of(model: nn.Module, loss: str, shape: tuple[int, ...] | None) -> Task:
+    """Return shapes and loss, by the first layer and a batch of zeros.
+
+    Raises:
+        ModelError: the model fails, or ``shape`` is missing.
+        TermsError: the loss is unknown.
+    """
     if loss not in get_args(TrainedLoss):
-        raise TermsError(f"dp_sgd: 'loss' must be one of {', '.join(get_args(TrainedLoss))}")
+        raise TermsError(f"'loss' must be one of {', '.join(get_args(TrainedLoss))}")
     if shape is None:
         first = next((module for module in model.modules() if not list(module.children())), model)
         if not isinstance(first, nn.Linear):
             raise ModelError(
-                "dp_sgd: the model does not begin with a linear layer, whose inputs would be the "
+                "the model does not begin with a linear layer, whose inputs would be the "
                 "features; give their shape, such as shape=(1, 28, 28)"
             )
         shape = (first.in_features,)
@@ -196,11 +206,11 @@ def _task_of(model: nn.Module, loss: str, shape: tuple[int, ...] | None) -> Task
             outputs = copy.deepcopy(model).cpu().eval()(torch.zeros(2, *shape))
     except Exception as error:
         raise ModelError(
-            f"dp_sgd: the model fails on a batch of zeros ({type(error).__name__}); it is called "
+            f"the model fails on a batch of zeros ({type(error).__name__}); it is called "
             f"with features of shape (b, {', '.join(map(str, shape))})"
         ) from error
     if outputs.ndim != 2:
-        raise ModelError("dp_sgd: the model must return outputs of shape (b, outputs)")
+        raise ModelError("the model must return outputs of shape (b, outputs)")
     if loss == "squared":
         return Task.regression(shape)
     number = int(outputs.shape[1])

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     Bulyan,
@@ -54,6 +54,10 @@ _NO_MEANS = (Bulyan, FedMedian, FedTrimmedAvg, Krum, MultiKrum, QFedAvg)
 
 class NoiseAware(Strategy):
     """Strategy of Flower's with weights by estimated noise.
+
+    Weights are computed from the arrays of floats. Arrays of whole numbers or truth values, such as
+    BatchNorm's ``num_batches_tracked``, become the largest of the used replies. Every array of the
+    next model has the type and shape of the last one's, whatever the wrapped strategy makes of it.
 
     >>> from flwr.serverapp.strategy import FedAdam
     >>> strategy = NoiseAware(FedAdam())
@@ -119,6 +123,9 @@ class NoiseAware(Strategy):
 
         A reply with other arrays than the model's, or not finite ones, is left out and logged.
         Where the noise cannot be estimated, the replies keep their own weights.
+
+        Raises:
+            StrategyError: every reply with content is left out.
         """
         replies = sorted(replies, key=lambda reply: reply.metadata.src_node_id)
         read = [(reply, self._update_of(reply)) for reply in replies if reply.has_content()]
@@ -131,12 +138,23 @@ class NoiseAware(Strategy):
                     server_round,
                     reply.metadata.src_node_id,
                 )
+        if read and not usable:
+            raise StrategyError(
+                f"NoiseAware: round {server_round}: every reply is left out, for its arrays are "
+                "not the model's, or not finite; return the model's state dict, in its types and "
+                "shapes"
+            )
         if usable:
             self._weigh(server_round, usable)
+        counters = self._whole_numbers([reply for reply, _ in usable])
+        for reply, _ in usable:
+            for record in reply.content.array_records.values():
+                record.update({name: Array(array) for name, array in counters.items()})
         errors = [reply for reply in replies if not reply.has_content()]
-        return self.strategy.aggregate_train(
+        aggregate, metrics = self.strategy.aggregate_train(
             server_round, [*(reply for reply, _ in usable), *errors]
         )
+        return self._in_form(aggregate, counters), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -150,6 +168,34 @@ class NoiseAware(Strategy):
         """Return the wrapped strategy's metrics."""
         return self.strategy.aggregate_evaluate(server_round, replies)
 
+    def _whole_numbers(self, replies: list[Message]) -> dict[str, npt.NDArray[Any]]:
+        """Return the largest of the replies, for each array that holds no floats."""
+        if not replies:
+            return {}
+        records = [next(iter(reply.content.array_records.values())) for reply in replies]
+        return {
+            name: np.asarray(np.max([record[name].numpy() for record in records], axis=0))
+            for name, before in self._start.items()
+            if not _is_floating(before)
+        }
+
+    def _in_form(
+        self, aggregate: ArrayRecord | None, counters: Mapping[str, npt.NDArray[Any]]
+    ) -> ArrayRecord | None:
+        """Return the aggregate in the model's types and shapes."""
+        if aggregate is None:
+            return None
+        return ArrayRecord(
+            {
+                name: Array(
+                    np.asarray(counters.get(name, aggregate[name].numpy()))
+                    .astype(before.dtype)
+                    .reshape(tuple(before.shape))
+                )
+                for name, before in self._start.items()
+            }
+        )
+
     def _update_of(self, reply: Message) -> npt.NDArray[np.float32] | None:
         """Return local − global, shape ``(d,)``; None if not usable."""
         records = list(reply.content.array_records.values())
@@ -160,8 +206,10 @@ class NoiseAware(Strategy):
             after = records[0][name]
             if after.dtype != before.dtype or tuple(after.shape) != tuple(before.shape):
                 return None
-            if before.dtype.startswith("float"):
-                parts.append((after.numpy() - before.numpy()).ravel())
+            if _is_floating(before):
+                # In float64: a difference of float16 would overflow or lose its digits.
+                moved = after.numpy().astype(np.float64) - before.numpy()
+                parts.append(np.asarray(moved).ravel())
         update = np.concatenate(parts).astype(np.float32) if parts else np.zeros(0, np.float32)
         return update if len(update) and np.isfinite(update).all() else None
 
@@ -188,6 +236,11 @@ class NoiseAware(Strategy):
         for reply, _ in usable:
             for record in reply.content.metric_records.values():
                 record[self.strategy.weighted_by_key] = self.weights[reply.metadata.src_node_id]
+
+
+def _is_floating(array: Array) -> bool:
+    """Return whether an array holds floats, which a mean is taken of."""
+    return bool(np.issubdtype(np.dtype(array.dtype), np.floating))
 
 
 def _number(reply: Message, key: str) -> float:

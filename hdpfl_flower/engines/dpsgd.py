@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,11 +17,10 @@ import torch
 
 from hdpfl_flower.engines.engines import Engine
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.models.exact_arithmetic import exact_arithmetic
+from hdpfl_flower.models.row_batches import exact_arithmetic, rows_on
 from hdpfl_flower.models.task import Records
-from hdpfl_flower.privacy.noise import ReleaseStreams, add_noise
+from hdpfl_flower.privacy.noise import RandomStream, ReleaseStreams, add_noise
 from hdpfl_flower.privacy.plan import RoundPlan
-from hdpfl_flower.system.devices import rows_on
 
 Mask = npt.NDArray[np.bool_]
 """Which coordinates are trained, shape ``(d,)``."""
@@ -43,8 +42,26 @@ class Phase:
     mask: Mask | None = None
 
 
+Step = Callable[[torch.Tensor], None]
+"""Step of an optimizer by a noisy mean gradient, shape ``(d,)``: post-processing."""
+
 Pull = tuple[float, npt.NDArray[np.float32]]
 """(λ ≥ 0, θ*): each step also moves by −η·λ·(θ − θ*), to the anchor θ*, shape ``(d,)``."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """Steps of one round.
+
+    Attributes:
+        phases: coordinates of each step; empty: all of them.
+        pull: λ and the model that each step is pulled to; None: no pull.
+        offset: movement of the whole round, in equal parts after each step; None: none.
+    """
+
+    phases: tuple[Phase, ...] = ()
+    pull: Pull | None = None
+    offset: npt.NDArray[np.float32] | None = None
 
 
 def train(  # noqa: PLR0913 - the last by name
@@ -59,6 +76,7 @@ def train(  # noqa: PLR0913 - the last by name
     pull: Pull | None = None,
     offset: npt.NDArray[np.float32] | None = None,
     phases: Sequence[Phase] = (),
+    step: Step | None = None,
 ) -> npt.NDArray[np.float32]:
     """Return the noisy update of one round, local − global, shape ``(d,)``.
 
@@ -75,6 +93,7 @@ def train(  # noqa: PLR0913 - the last by name
             steps (SCAFFOLD), shape ``(d,)``; public or private already. It goes without phases.
         phases: which coordinates each of the plan's steps trains, in this order; empty: all of them
             in every step. Their steps are the plan's in number.
+        step: moves ``engine.theta`` by each noisy mean gradient, in place of −η times it.
 
     Guarantees:
         Each step is θ ← θ − (η/b)·(Σ clipped gradients + N(0, noise_std²)) − η·λ·(θ − θ*) + D/k,
@@ -99,9 +118,8 @@ def train(  # noqa: PLR0913 - the last by name
     features, targets = torch.from_numpy(records.features), torch.from_numpy(records.targets)
     begin = torch.from_numpy(start.copy()).to(device)
     share = pull_share(pull, learning_rate)
-    if pull and pull[1].shape != start.shape:
-        raise TermsError("a model is pulled to one of another size")
-    anchor = torch.from_numpy(pull[1].copy()).to(device) if pull and share else None
+    anchor = _anchor(pull, start)
+    anchor = anchor.to(device) if share and anchor is not None else None
     drift = drift if drift is None else drift.to(device)
     # The engine is shared by the messages of a process: each round starts from its own model.
     engine.theta.copy_(begin)
@@ -123,11 +141,9 @@ def train(  # noqa: PLR0913 - the last by name
                     # An empty batch adds nothing here; its step still has the noise below.
                     for first in range(0, len(rows), physical_batch):
                         chunk = rows[first : first + physical_batch]
-                        # Row numbers: only the records of this part are copied, shape
-                        # (rows, *input_shape).
-                        indices = torch.from_numpy(filled_up(chunk, granule))
-                        x, y = rows_on(features, indices, device), rows_on(targets, indices, device)
-                        engine.add_clipped_sum(total, x, y, len(chunk), plan.clip_norm)
+                        _add_rows(
+                            engine, total, (features, targets), chunk, granule, plan.clip_norm
+                        )
                     # In every step, an empty batch's included: its absence would show an empty
                     # draw. On every coordinate that the step may move.
                     noisy = add_noise(total[place], plan.noise_std, streams.noise)
@@ -137,13 +153,68 @@ def train(  # noqa: PLR0913 - the last by name
                         engine.theta[place].lerp_(anchor[place], share)
                     # The divisor is the expected batch b, a constant: the true batch size would
                     # depend on its members.
-                    engine.theta[place].sub_(noisy, alpha=learning_rate / plan.divisor)
+                    if step is not None:
+                        step(noisy.div_(plan.divisor))
+                    else:
+                        engine.theta[place].sub_(noisy, alpha=learning_rate / plan.divisor)
                     if drift is not None:  # after clipping and noise, a k-th of it in each step
                         engine.theta.add_(drift)
             if keep is not None:
                 begin[place].mul_(keep)
     update: npt.NDArray[np.float32] = (engine.theta - begin).cpu().numpy()
     return update
+
+
+def clipped_sum(
+    engine: Engine,
+    start: npt.NDArray[np.float32],
+    records: Records,
+    plan: RoundPlan,
+    sampling: RandomStream,
+    physical_batch: int,
+    place: slice,
+) -> npt.NDArray[np.float64]:
+    """Return the clipped sum of one Poisson batch, **without noise**, shape ``(d,)``.
+
+    Arguments as in :func:`train`, of a plan of one step; it is 0 outside of ``place``, a range of
+    whole parameters.
+
+    Guarantees:
+        One record more or less moves it by at most C·(1 + 10⁻⁵), and by the rounding of two sums in
+        float64, together less than 2·(b_p + b/b_p)·2⁻⁵³·b·C for b records, b_p of them in a
+        physical batch: for 256 in a batch 2·10⁻⁵·C up to 4·10⁶ records (Higham, Accuracy and
+        Stability of Numerical Algorithms, 2002, eq. 4.4). The sum must not leave the site by
+        itself.
+    """
+    features, targets = torch.from_numpy(records.features), torch.from_numpy(records.targets)
+    engine.theta.copy_(torch.from_numpy(start.copy()))
+    granule = settle(engine, plan.divisor, physical_batch)
+    total = torch.zeros_like(engine.theta, dtype=torch.float64)
+    seed = int.from_bytes(sampling.bytes(7), "big")
+    with _exact_arithmetic(seed if engine.draws else None), engine.only(place):
+        rows = sampling.bernoulli(len(records), plan.steps.sampling_prob)
+        for first in range(0, len(rows), physical_batch):
+            some = torch.zeros_like(total)
+            chunk = rows[first : first + physical_batch]
+            _add_rows(engine, some, (features, targets), chunk, granule, plan.clip_norm)
+            total += some
+    result: npt.NDArray[np.float64] = total.cpu().numpy()
+    return result
+
+
+def _add_rows(
+    engine: Engine,
+    total: torch.Tensor,
+    tensors: tuple[torch.Tensor, torch.Tensor],
+    rows: npt.NDArray[np.int64],
+    granule: int,
+    clip_norm: float,
+) -> None:
+    """Add the clipped sum of some rows, which fit into memory, to ``total``."""
+    # Row numbers: only the records of this part are copied, shape (rows, *input_shape).
+    indices = torch.from_numpy(filled_up(rows, granule))
+    x, y = (rows_on(tensor, indices, total.device) for tensor in tensors)
+    engine.add_clipped_sum(total, x, y, len(rows), clip_norm)
 
 
 def _drift(
@@ -158,6 +229,15 @@ def _drift(
     if phases or offset.shape != start.shape:
         raise TermsError("an offset is of the whole model, and a round with one has no phases")
     return torch.from_numpy(offset / np.float32(steps))
+
+
+def _anchor(pull: Pull | None, start: npt.NDArray[np.float32]) -> torch.Tensor | None:
+    """Return θ*, if any; raises as :func:`train`."""
+    if pull is None:
+        return None
+    if pull[1].shape != start.shape:
+        raise TermsError("a model is pulled to one of another size")
+    return torch.from_numpy(pull[1].copy())
 
 
 def _masked(phase: Phase, *vectors: torch.Tensor | None) -> torch.Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from hdpfl_flower.engines.allocator import keep_freed_memory
 from hdpfl_flower.engines.engines import (
     Engine,
     LinearEngine,
+    RecordLoss,
     VmapEngine,
     is_linear,
 )
@@ -111,7 +113,13 @@ def engine_for(spec: str, task: Task, name: str, device: str, most: int = 1) -> 
 
 
 def choose_engine(
-    build: Callable[[], nn.Module], said: str, task: Task, name: str, device: str, most: int = 1
+    build: Callable[[], nn.Module],
+    said: str,
+    task: Task,
+    name: str,
+    device: str,
+    most: int = 1,
+    loss: RecordLoss | None = None,
 ) -> Engine:
     """Return the fastest engine that covers a model and zeros.
 
@@ -122,6 +130,7 @@ def choose_engine(
         name: ``auto``, or the engine to use and no other.
         device: a torch device.
         most: as for :func:`engine_for`.
+        loss: of one record, in place of the task's; by ``vmap`` alone.
 
     Raises:
         ModelError: the device is missing, the model cannot be built, or no engine, or not the named
@@ -134,6 +143,8 @@ def choose_engine(
     engines = _ENGINES
     if most > 1:
         engines = {"vmap": (partial(UnitEngine, most=most), _ENGINES["vmap"][1])}
+    if loss is not None:
+        engines = {"vmap": (partial(VmapEngine, loss=loss), _ENGINES["vmap"][1])}
     for candidate, (engine_class, covers) in engines.items():
         if name not in ("auto", candidate):
             continue
@@ -173,7 +184,14 @@ def _check_model(build: Callable[[], nn.Module], said: str, task: Task) -> int:
     model = build()
     operations = _check_outputs(model, said, task)
     _check_frozen(model, build(), said)
+    _check_still(build(), said, task)
     if _gradient_size(model, task) == 0:
+        if not keeps_records_apart(build(), task):
+            raise ModelError(
+                f"model '{said}' mixes the records of a batch, and of one record alone no output "
+                "depends on a trained parameter: softmax(dim=0), or a mean over dim 0? Dimension 0 "
+                "holds the records; take dim=1"
+            )
         raise ModelError(
             f"model '{said}': no output depends on a trained parameter, so that sites would pay "
             "for noise alone; connect them, without detach() or no_grad()"
@@ -183,7 +201,8 @@ def _check_model(build: Callable[[], nn.Module], said: str, task: Task) -> int:
 
 def _check_frozen(model: nn.Module, again: nn.Module, said: str) -> None:
     """Refuse numbers that are not trained and differ from one building to the next."""
-    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    named = model.named_parameters(remove_duplicate=False)  # of a tied one every name is trained
+    trained = {name for name, value in named if value.requires_grad}
     other = again.state_dict()
     for name, value in model.state_dict().items():
         if name not in trained and not torch.equal(value, other[name]):
@@ -192,6 +211,26 @@ def _check_frozen(model: nn.Module, again: nn.Module, said: str) -> None:
                 "model is built, so that no two sites have the same; draw them from torch's global "
                 "generator, or take a 'backbone' with 'weights'"
             )
+
+
+def _check_still(model: nn.Module, said: str, task: Task) -> None:
+    """Refuse a model whose numbers move in a forward pass, by the records of its batch."""
+    generator = torch.Generator().manual_seed(0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with contextlib.suppress(Exception), torch.no_grad(), torch.random.fork_rng():
+        model.train()(torch.rand((_BESIDE, *task.input_shape), generator=generator).round())
+    after = model.state_dict()
+    moved = [
+        name
+        for name, value in before.items()
+        if value.shape != after[name].shape or not torch.equal(value, after[name])
+    ]
+    if moved:
+        raise ModelError(
+            f"model '{said}': '{moved[0]}' changes in a forward pass of training, so that it holds "
+            "something of the records, and a later step fails or depends on them; take constants, "
+            "or GroupNorm or LayerNorm in place of running statistics"
+        )
 
 
 def _gradient_size(model: nn.Module, task: Task) -> float:

@@ -16,14 +16,15 @@ import math
 import sys
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from hdpfl_flower.errors import ModelError
+from hdpfl_flower.errors import ModelError, is_ctrl_c
 from hdpfl_flower.models.losses import output_gradient, training_loss
 from hdpfl_flower.models.row_batches import TYPICAL, RowProof, align, aligned, blank, draws, pool
 from hdpfl_flower.models.task import Task
@@ -48,6 +49,10 @@ _SHAPES = (nn.Sequential, nn.Flatten, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, n
 _ACTIVATIONS = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU)
 _DRAWLESS = frozenset((*_SHAPES, *_ACTIVATIONS, nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm))
 """Modules without random numbers; subclasses are not trusted."""
+
+
+RecordLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Scalar loss of one record, of outputs ``(1, outputs)`` and target ``(1,)``."""
 
 
 class Engine(ABC):
@@ -140,7 +145,8 @@ class Engine(ABC):
         """Add the batch's clipped gradient sum to ``total``.
 
         Args:
-            total: float32, shape ``(d,)``; changed in place.
+            total: float32, or float64 for a sum without float32's rounding, shape ``(d,)``;
+                changed in place.
             x: features, shape ``(b, *input_shape)``, b ≥ 1.
             y: targets, shape ``(b,)``.
             count: records that count; the rows after them only fill the batch up.
@@ -152,7 +158,7 @@ class Engine(ABC):
             infinities included), and cⱼ is a function of record j and of ``theta`` alone, to the
             last bit of its outputs, gates, gradient and clip factor. So one record more or less
             moves the sum by at most C·(1 + 1e-5), but for the rounding of the sum itself: float32
-            of b terms, none above C, at worst b²·2⁻²⁴·C and about b·2⁻²⁴·C in practice.
+            of b terms, none above C, at worst b²·2⁻²⁴·C, in practice b·2⁻²⁴·C; float64 2⁻²⁹ of it.
 
             A model that raises on a record's values changes nothing of that: where a batch raises,
             each of its records is computed alone, in a batch of its own copies, and adds zero if
@@ -192,11 +198,9 @@ class Engine(ABC):
         version = total._version
         try:
             self._add(total, x, y, count, clip_norm)
-        except KeyboardInterrupt:
-            raise
         except BaseException as reason:
-            # After the model's work: a second try would add a record twice.
-            if total._version != version:
+            # After the model's work a second try would add a record twice.
+            if is_ctrl_c(reason) or total._version != version:
                 raise
             if type(reason) not in self._raised:
                 self._raised.add(type(reason))
@@ -288,6 +292,7 @@ class LinearEngine(Engine):
         residual = residual * factor.unsqueeze(1)
         # theta is the weights, row by row, then the biases.
         size = self._weight.numel()
+        residual, x = residual.to(total.dtype), x.to(total.dtype)
         # Σⱼ factorⱼ·rⱼ ⊗ xⱼ as one product, (outputs, b) by (b, inputs).
         total[:size].view_as(self._weight).addmm_(residual.t(), x)
         total[size:] += residual.sum(0)
@@ -312,9 +317,12 @@ class RowEngine(Engine):
 class VmapEngine(RowEngine):
     """Per-record gradients by ``torch.func``: any model without state across records."""
 
-    def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
-        """Prepare the vectorised gradient of one record's loss."""
+    def __init__(
+        self, model: nn.Module, task: Task, device: torch.device, loss: RecordLoss | None = None
+    ) -> None:
+        """Prepare the vectorised gradient of one record's loss, by default the task's."""
         super().__init__(model, task, device)
+        self._record_loss = loss or partial(training_loss, task)
         # has_aux: the outputs are returned too, since the proof of rows compares them.
         gradient = grad(self._loss, has_aux=True)
         # Each record has a dropout mask of its own, as in a batch.
@@ -327,7 +335,7 @@ class VmapEngine(RowEngine):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the loss of one record, and its outputs."""
         outputs = functional_call(self.model, parameters, (x.unsqueeze(0),))
-        return training_loss(self.task, outputs, y.unsqueeze(0)), outputs[0]
+        return self._record_loss(outputs, y.unsqueeze(0)), outputs[0]
 
     def _rows(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return them by one vectorised call of ``torch.func``."""
@@ -355,7 +363,7 @@ def _add_clipped(
         flat = [torch.where(finite.unsqueeze(1), g, 0.0) for g in flat]
     start = place.start
     for g in flat:
-        total[start : start + g.shape[1]].addmv_(g.t(), factor)
+        total[start : start + g.shape[1]].addmv_(g.to(total.dtype).t(), factor.to(total.dtype))
         start += g.shape[1]
 
 
@@ -473,13 +481,17 @@ def may_draw(model: nn.Module) -> bool:
 
 
 def rehearse(engine: Engine, batch: int) -> None:
-    """Run a batch of zeros, or its one row where rows go one by one, before data is touched.
+    """Run two steps on made-up rows, or on one where rows go one by one, before data is touched.
 
-    On another device its noise, too, of as many steps at once as there ever are.
+    The second, of two rows, shows what the first left in the model. On another device their noise,
+    too, of as many steps at once as there ever are.
     """
     x, y = engine.blank(batch)
     count, total = 1 if engine.one_by_one else batch, torch.zeros_like(engine.theta)
     engine.add_clipped_sum(total, x, y, count, math.inf, raising=True)
+    # Ones, which an embedding can read, too.
+    few = min(count, 2)
+    engine.add_clipped_sum(total, torch.ones_like(x[:few]), y[:few], few, math.inf, raising=True)
     if total.device.type != "cpu":
         stream = RandomStream(bytes(32))  # its noise is dropped
         stream.draw_ahead(len(total), sys.maxsize)

@@ -106,8 +106,10 @@ class ConvLayer(Layer):
         if self._weight_gradients is None:
             sums = [self._weight_gradient(a, delta * factor.view(-1, 1, 1, 1), groups=1)]
         else:
-            sums = [factor @ self._weight_gradients]
-        return sums if self._bias_gradients is None else [*sums, factor @ self._bias_gradients]
+            sums = [factor @ self._weight_gradients.to(factor.dtype)]
+        if self._bias_gradients is None:
+            return sums
+        return [*sums, factor @ self._bias_gradients.to(factor.dtype)]
 
     def _gradient_of_each(self, a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
         """Return every record's weight gradient, shape ``(b, out · in · k · k)``."""
@@ -185,7 +187,7 @@ class GroupNormLayer(Layer):
     ) -> list[torch.Tensor]:
         """Return a product with the stored gradients."""
         del a, delta
-        return [factor @ gradient for gradient in self._gradients]
+        return [factor @ gradient.to(factor.dtype) for gradient in self._gradients]
 
 
 def layer_of(module: nn.Module) -> Layer | None:
@@ -273,7 +275,8 @@ class BookkeepingEngine(Engine):
                 a, delta = _zeroed(a, finite), _zeroed(delta, finite)  # noqa: PLW2901
                 for stored in layer.kept():  # of a record that is zero they are, too
                     stored.masked_fill_(~finite.unsqueeze(1), 0)
-            sums = layer.weighted_sums(a, delta, factor)
+            terms = (tensor.to(total.dtype) for tensor in (a, delta, factor))
+            sums = layer.weighted_sums(*terms)
             total[place] += torch.cat([gradient.reshape(-1) for gradient in sums])
 
     def _keep(self, index: int) -> Any:

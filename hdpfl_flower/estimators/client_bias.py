@@ -135,7 +135,8 @@ def least_error_weights(target: Floats, differ: ClientDifferences, noise: Floats
     Args:
         target: q, convex, shape ``(n,)``.
         differ: F and h.
-        noise: shape ``(n,)``, positive.
+        noise: the expected squared length of each client's noise, d·σᵢ² of σᵢ² a coordinate, shape
+            ``(n,)``, positive: the unit of the squared differences.
 
     Returns:
         Shape ``(n,)``.

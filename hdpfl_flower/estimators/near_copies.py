@@ -11,7 +11,7 @@ necessary: to updates that their copy predicts almost completely, with levels th
 when the copy is left out. If a third client has the same signal, they do not rise. Nor does it
 apply if half of the round or more, and more than two, are near copies: then they are clusters, or a
 majority of liars; nor if half of the others also have a partner of their own. The guards
-(``shared_noise.py``) refuse sites, by proof; near copies are not an accusation.
+(``copied_noise.py``) refuse sites, by proof; near copies are not an accusation.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,6 @@ RECORDS = "records"
 """Entry kind that binds a run to its prepared records."""
 WITHDRAWN, READMITTED = "withdrawn", "readmitted"
 """Entry kinds of a unit's withdrawal of consent, and of its taking back."""
-MOST_UNUSED = 20
-"""Runs that messages may bind to prepared records before any of them releases something."""
 Key = tuple[str, int, str]
 """Release key: (run, server round, kind)."""
 
@@ -139,29 +137,6 @@ class Request:
         }
 
 
-@dataclass(frozen=True)
-class Approval:
-    """Operator's approval of exactly one request.
-
-    Attributes:
-        run_id: the run.
-        request: SHA-256 of the approved terms and app.
-        terms: the public terms, JSON.
-        app: SHA-256 of the app that may run under them.
-        by: name of the approver.
-    """
-
-    run_id: str
-    request: str
-    terms: str
-    app: str
-    by: str
-
-    def entry(self) -> dict[str, object]:
-        """Return the body of the ledger's entry."""
-        return asdict(self)
-
-
 @dataclass
 class Release:
     """Status of one release."""
@@ -192,6 +167,7 @@ class Account:
         records: run → SHA-256 of its prepared records, the run bound last at the end.
         withdrawn: the site's own column of ids → digest of an id → when its unit withdrew.
         withdrawal_key: name of the key of these digests.
+        begun: time of the first entry, which identifies the ledger.
     """
 
     cap_epsilon: float = 0.0
@@ -207,11 +183,13 @@ class Account:
     records: dict[str, str] = field(default_factory=dict)
     withdrawn: dict[str, dict[str, str]] = field(default_factory=dict)
     withdrawal_key: str = ""
+    begun: str = ""
     _by_seq: dict[int, Release] = field(default_factory=dict)
 
     def apply(self, entry: Entry) -> None:
         """Add one more entry."""
         body = entry.body
+        self.begun = self.begun or entry.at
         if entry.kind == "cap":
             self.cap_epsilon, self.cap_delta = body["epsilon"], body["delta"]
             self.order = body.get("order", 0) if entry.seq == 1 else self.order
@@ -275,14 +253,6 @@ class Account:
         """Number of units that withdrew; one may have ids in several columns."""
         return max(map(len, self.withdrawn.values()), default=0)
 
-    def check_renewal(self, units: Collection[object]) -> None:
-        """Refuse fewer ``units`` than withdrew: some would silently be back."""
-        if len({*units}) < self.withdrawn_units:
-            raise LedgerError(
-                f"{self.withdrawn_units} units withdrew their consent: '--renew' needs the ids of "
-                "all of them; nothing was changed"
-            )
-
     @property
     def exact_answers(self) -> int:
         """Exact answers ever reserved, including sealed, sent and lost ones."""
@@ -292,22 +262,6 @@ class Account:
     def runs(self) -> set[str]:
         """Runs charged, or with clipped updates sent to a trusted server."""
         return self.plans.keys() | self.declared.keys()
-
-    def check_bindable(self) -> None:
-        """Refuse one more run whose records a message would prepare.
-
-        A server that names a new run in each message must neither fill the disk nor the ledger.
-
-        Raises:
-            LedgerError: as many runs are bound, not decided on, and released nothing.
-        """
-        used = self.runs | self.ended | self.approved.keys() | {key[0] for key in self.releases}
-        if len(self.records.keys() - used) >= MOST_UNUSED:
-            raise LedgerError(
-                f"ledger: the records of {MOST_UNUSED} runs were prepared under a standing "
-                "approval, and none of them released anything; list them: hdpfl-site prepare; "
-                "refuse those that are not wanted: hdpfl-site requests --refuse RUN"
-            )
 
     def check_exact(self, request: Request, most: float) -> None:
         """Decline a release that raises exact answers above ``most``.
@@ -368,14 +322,23 @@ class Account:
         if self.order:
             room = filter_capacity(self.order, limit)
             fits = sum_within([*self.divergences().values(), reserved(plan.prices)], room)
+            spent = [] if fits else ["the capacity of its Rényi filter"]
         else:
             # Basic composition, Σε and Σδ, the new plan included.
             charges = [*self.plans.values(), plan]
-            fits = sum_within([p.epsilon for p in charges], limit[0]) and sum_within(
-                [p.delta for p in charges], limit[1]
+            costs = {"ε": [p.epsilon for p in charges], "δ": [p.delta for p in charges]}
+            spent = [
+                f"the sum of {name}"
+                for (name, values), most in zip(costs.items(), limit, strict=True)
+                if not sum_within(values, most)
+            ]
+        if spent:
+            raise Declined(
+                Reason.BUDGET,
+                f"the run does not fit into the remaining budget: {' and '.join(spent)} of the "
+                "charged runs and this one is above the cap; raise it, if that is right for the "
+                "records: hdpfl-site ledger --raise-cap, or Ledger.raise_cap",
             )
-        if not fits:
-            raise Declined(Reason.BUDGET, "the run does not fit into the remaining budget")
 
     def check_recount(self) -> None:
         """Refuse prices that their plans' texts do not have at this ledger's order.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,20 +19,12 @@ from typing import Any
 from hdpfl_flower import formats
 from hdpfl_flower.errors import LedgerError
 from hdpfl_flower.ledger.locks import alone_in
-from hdpfl_flower.system.files import replace_file, sync
+from hdpfl_flower.system.files import replace_file
 
-_APPLICATION_ID = 0x48445046
-_FIRST = "0" * 64
-_PATIENCE = 30.0
+APPLICATION_ID = 0x48445046
+FIRST = "0" * 64
+PATIENCE = 30.0
 """Maximum seconds to wait for another process, possibly suspended."""
-_SCHEMA = f"""
-PRAGMA application_id = {_APPLICATION_ID};
-PRAGMA user_version = {formats.LEDGER.newest};
-CREATE TABLE entries (seq INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NULL,
-                      body TEXT NOT NULL, digest TEXT NOT NULL) STRICT;
-CREATE TABLE blobs (seq INTEGER PRIMARY KEY, blob BLOB NOT NULL) STRICT;
-CREATE TABLE head (seq INTEGER NOT NULL, digest TEXT NOT NULL) STRICT;
-"""
 
 
 BUSY = "another process holds it; try again"
@@ -76,47 +67,25 @@ class Chain:
         Raises:
             LedgerError: missing, unreadable, damaged, of a newer version, or older than its anchor.
         """
-        self._anchor, self._last, self._digest = anchor, 0, _FIRST
+        self._anchor, self._last, self._digest = anchor, 0, FIRST
         if not path.is_file():
             raise LedgerError(f"ledger {path} is not there; create it: hdpfl-site ledger --init")
-        with _readable_errors():
+        with readable_errors():
             # mode=rw, not rwc: opening must never create an empty ledger, which has no charge.
             self._db = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode=rw",
                 uri=True,
-                timeout=_PATIENCE,
+                timeout=PATIENCE,
                 isolation_level=None,
                 check_same_thread=False,
             )
         try:
-            with _readable_errors():
+            with readable_errors():
                 self._prepare(path, durable)
             self._check_anchor()
         except BaseException:
             self.close()
             raise
-
-    @classmethod
-    def create(cls, path: Path, anchor: Path | None = None, *, durable: bool = True) -> Chain:
-        """Create a new, empty file, mode 0600.
-
-        Raises:
-            LedgerError: the file exists, or its anchor (then a file was deleted, and a new one
-                would forget the spent budget), or the disk refuses.
-        """
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # Only one of two processes creates it.
-            with alone_in(path.parent, _PATIENCE):
-                for there in (path, anchor):
-                    if there is not None and there.exists():
-                        raise LedgerError(f"{there} exists already; a ledger is created only once")
-                if anchor is not None:
-                    _write_anchor(anchor, 0, _FIRST)
-                _write_empty(path, durable)
-        except OSError as error:
-            raise LedgerError(f"ledger {path} cannot be created: {error.strerror}") from None
-        return cls(path, anchor, durable=durable)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[list[Entry]]:
@@ -131,18 +100,18 @@ class Chain:
         """
         before = self._last
         try:
-            with _readable_errors():
+            with readable_errors():
                 # The write lock before the read: no process adds an entry between read and write.
                 self._db.execute("BEGIN IMMEDIATE")
                 yield self._read()
             last, digest = self._last, self._digest
-            with _readable_errors():
+            with readable_errors():
                 self._db.execute("COMMIT")
             # After the commit: an anchor ahead of its file would mark a good ledger as an old copy.
             if self._anchor is not None and last > before:
                 _raise_anchor(self._anchor, last, digest)
         except BaseException:
-            self._last, self._digest = 0, _FIRST
+            self._last, self._digest = 0, FIRST
             # A failed commit or anchor may leave the entries durable: all are read again.
             if self._db.in_transaction:
                 with contextlib.suppress(sqlite3.Error):  # the first error is the one to raise
@@ -168,13 +137,13 @@ class Chain:
 
     def blob(self, seq: int) -> bytes | None:
         """Return the blob of entry ``seq``, or None if dropped."""
-        with _readable_errors():
+        with readable_errors():
             row = self._db.execute("SELECT blob FROM blobs WHERE seq = ?", (seq,)).fetchone()
         return None if row is None else bytes(row[0])
 
     def blob_size(self, seq: int) -> int | None:
         """Return the blob size of entry ``seq``, or None if dropped."""
-        with _readable_errors():
+        with readable_errors():
             query = "SELECT length(blob) FROM blobs WHERE seq = ?"
             row = self._db.execute(query, (seq,)).fetchone()
         return None if row is None else int(row[0])
@@ -189,7 +158,7 @@ class Chain:
 
     def _prepare(self, path: Path, durable: bool) -> None:
         """Refuse an unreadable format before any write; then set up."""
-        if self._db.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
+        if self._db.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
             raise LedgerError(f"{path} is not a ledger of hdpfl")
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         formats.LEDGER.check(version)
@@ -219,39 +188,13 @@ class Chain:
         if self._anchor is None:
             return
         seq, digest = _read_anchor(self._anchor)
-        with _readable_errors():
+        with readable_errors():
             row = self._db.execute("SELECT digest FROM entries WHERE seq = ?", (seq,)).fetchone()
         # The anchored entry must exist with its digest; later entries are normal.
-        if ((_FIRST,) if seq == 0 else row) != (digest,):
+        if ((FIRST,) if seq == 0 else row) != (digest,):
             raise LedgerError(
                 "the ledger is older than its anchor: a copy was put back; restore the newest"
             )
-
-
-def _write_empty(path: Path, durable: bool) -> None:
-    """Write a file without entries, mode 0600, atomically.
-
-    A crash leaves all of it, or no file of that name.
-    """
-    unfinished = path.with_name(f"{path.name}.part")
-    unfinished.unlink(missing_ok=True)  # of a crash before
-    os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    with _readable_errors(), contextlib.closing(sqlite3.connect(unfinished)) as db:
-        # No journal beside it: the rest of a crashed write is never read.
-        db.execute("PRAGMA journal_mode = MEMORY")
-        db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
-        db.executescript(f"BEGIN; {_SCHEMA}")
-        db.execute("INSERT INTO head VALUES (0, ?)", (_FIRST,))
-        db.commit()
-    try:
-        os.link(unfinished, path)  # a file that has appeared meanwhile stays, and is an error
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
-        unfinished.rename(path)
-    unfinished.unlink(missing_ok=True)
-    if durable:
-        sync(path.parent)
 
 
 def _set_durability(db: sqlite3.Connection, durable: bool) -> None:
@@ -281,12 +224,12 @@ def _read_anchor(path: Path) -> tuple[int, str]:
 def _raise_anchor(path: Path, seq: int, digest: str) -> None:
     """Raise the anchor to entry ``seq``, never lowering it."""
     # Read and write under one lock: the anchor only moves up, in any order of processes.
-    with alone_in(path.parent, _PATIENCE):
+    with alone_in(path.parent, PATIENCE):
         if _read_anchor(path)[0] < seq:
-            _write_anchor(path, seq, digest)
+            write_anchor(path, seq, digest)
 
 
-def _write_anchor(path: Path, seq: int, digest: str) -> None:
+def write_anchor(path: Path, seq: int, digest: str) -> None:
     """Replace the anchor; an interruption leaves the valid old one."""
     try:
         replace_file(path, json.dumps([seq, digest]).encode(), durable=True)
@@ -297,7 +240,7 @@ def _write_anchor(path: Path, seq: int, digest: str) -> None:
 
 
 @contextlib.contextmanager
-def _readable_errors() -> Iterator[None]:
+def readable_errors() -> Iterator[None]:
     """Turn SQLite's errors into one line with a remedy."""
     try:
         yield

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MOST_ORDER = 1024
 _UP = 1 + 1e-9
 """Factor on a computed divergence; its float64 error is below 1e-11 of it."""
-_DOWN = 1e-9
+DOWN = 1e-9
 """Taken off a capacity, whose float64 error is below 1e-12."""
 
 
@@ -50,30 +50,6 @@ class Price:
     count: int
 
 
-def order_for(epsilon: float, delta: float) -> int:
-    """Return the order at which a cap of (ε, δ) admits most Gaussian mechanisms.
-
-    The divergence of a Gaussian mechanism is proportional to the order, so it is the order of the
-    largest capacity divided by it. It follows from the cap alone.
-
-    Raises:
-        AccountingError: no order has a capacity; names the smallest ε that has.
-
-    >>> [order_for(epsilon, 1e-5) for epsilon in (1.0, 3.0, 5.0, 8.0)]
-    [18, 8, 5, 4]
-    """
-    if epsilon == math.inf:
-        return 2
-    orders = range(2, MOST_ORDER + 1)
-    best = max(orders, key=lambda order: capacity(order, epsilon, delta) / order)
-    if not capacity(best, epsilon, delta) > 0:
-        raise AccountingError(
-            f"no Rényi order holds this epsilon at this delta; the smallest is "
-            f"{least_epsilon(delta):.4g}, or create the ledger with composition 'sum'"
-        )
-    return best
-
-
 def capacity(order: int, epsilon: float, delta: float) -> float:
     """Return the largest divergence of ``order`` that is (ε, δ)-DP, rounded down; ≤ 0: none.
 
@@ -85,17 +61,10 @@ def capacity(order: int, epsilon: float, delta: float) -> float:
     """
     if not 0 < delta < 1 or math.isnan(epsilon) or order < 2:
         raise AccountingError("a Rényi filter needs an epsilon, a delta in (0, 1), an order >= 2")
-    return epsilon - _least(order, delta) - _DOWN
+    return epsilon - zero_epsilon(order, delta) - DOWN
 
 
-def least_epsilon(delta: float) -> float:
-    """Return an ε from which on some order has a capacity at δ, rounded up at four digits."""
-    least = max(min(_least(order, delta) for order in range(2, MOST_ORDER + 1)), 1e-6) + 2 * _DOWN
-    digits = 3 - math.floor(math.log10(least))
-    return math.ceil(least * 10.0**digits) / 10.0**digits
-
-
-def _least(order: int, delta: float) -> float:
+def zero_epsilon(order: int, delta: float) -> float:
     """Return ε of a divergence of 0."""
     return math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
 

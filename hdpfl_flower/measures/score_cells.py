@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
-from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task
 
 Floats = npt.NDArray[np.float64]
@@ -35,19 +34,6 @@ MOST = 2.0**24
 """Largest cell count, up to which float32 holds whole numbers."""
 
 
-def check_binary(task: Task) -> None:
-    """Raise ``DataError`` unless the task has two classes.
-
-    The message ends an error's line.
-
-    With more classes a record has a score for each: one record would fill several histograms.
-    """
-    if task.classes != 2:
-        what = f"{task.classes} classes" if task.classes else "numbers"
-        what = "survival" if task.intervals else what
-        raise DataError(f"'after.scores' is for tasks of two classes, and this one is of {what}")
-
-
 def count_cells(
     task: Task, outputs: npt.NDArray[np.float32], targets: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float32]:
@@ -58,13 +44,9 @@ def count_cells(
         outputs: logits, shape ``(n, task.outputs)``; a record with the score NaN is not counted.
         targets: classes, shape ``(n,)``.
 
-    Raises:
-        DataError: the task is not of two classes.
-
     Guarantees:
         One record more or less changes one cell by at most 1, and none of the empty ones.
     """
-    check_binary(task)
     with np.errstate(over="ignore", invalid="ignore"):  # hostile weights make any number
         numbers = outputs.astype(np.float64)
         scores = numbers[:, 0] if task.outputs == 1 else numbers[:, 1] - numbers[:, 0]

@@ -18,8 +18,6 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from hdpfl_flower.errors import ModelError
-from hdpfl_flower.models.networks import Arrays, build_model
-from hdpfl_flower.models.task import Task
 from hdpfl_flower.work.backbone import Backbone
 
 
@@ -84,7 +82,7 @@ def adapt(network: nn.Module, head: nn.Module, backbone: Backbone) -> AdaptedNet
     for module in list(adapted_copy.modules()):
         if getattr(module, "inplace", False):
             cast("Any", module).inplace = False  # of a value that its layer's gradient needs
-        name = _weight_of(module)
+        name = weight_of(module)
         weight = getattr(module, name) if name else None
         if weight is None or min(len(weight), weight[0].numel()) < backbone.rank:
             continue
@@ -99,37 +97,10 @@ def adapt(network: nn.Module, head: nn.Module, backbone: Backbone) -> AdaptedNet
     return AdaptedNetwork(adapted_copy, head)
 
 
-def _weight_of(module: nn.Module) -> str:
+def weight_of(module: nn.Module) -> str:
     """Return the name of a layer's weight to adapt, or empty."""
     if isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1):
         return "weight"
     if isinstance(module, nn.MultiheadAttention) and module.in_proj_weight is not None:
         return "in_proj_weight"
     return ""
-
-
-def with_backbone(spec: str, task: Task, arrays: Arrays) -> Arrays:
-    """Return all numbers of a model with adapters, each adapter added to its weight.
-
-    Args:
-        spec: the upper network.
-        task: with the ``body``.
-        arrays: trained parameters; others are returned as they are.
-
-    Returns:
-        The arrays under the names of the layers without adapters, after ``backbone.`` and
-        ``head.``.
-
-    Raises:
-        DataError, ModelError: the backbone cannot be built.
-    """
-    network = build_model(spec, task, seed=0)
-    names = {name for name, value in network.named_parameters() if value.requires_grad}
-    trained = {name: torch.from_numpy(arrays[name]) for name in arrays if name in names}
-    network.load_state_dict(trained, strict=False)
-    for module in list(network.modules()):
-        if parametrize.is_parametrized(module):
-            name = _weight_of(module)
-            parametrize.remove_parametrizations(module, name, leave_parametrized=True)
-    rest = {name: array for name, array in arrays.items() if name not in names}
-    return rest | {name: value.numpy().copy() for name, value in network.state_dict().items()}

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.errors import ModelError
-from hdpfl_flower.models.networks import import_torchvision
+from hdpfl_flower.errors import ModelError, is_ctrl_c
+from hdpfl_flower.models.image_networks import import_torchvision
 from hdpfl_flower.models.public_weights import checked, read_weights
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.system.own_code import load_own
@@ -56,7 +56,7 @@ def _built(backbone: Backbone, task: Task) -> nn.Module:
             f"{backbone.words} needs images of 1 or 3 channels: (channels, height, width)"
         )
     if not backbone.weights:
-        raise ModelError(f"{backbone.words} needs its numbers: '{backbone.kind} weights=FILE'")
+        raise ModelError(f"{backbone.words} needs its numbers; write 'backbone.weights'")
     network: nn.Module = getattr(import_torchvision("models"), backbone.kind)(weights=None)
     setattr(network, backbone.head, nn.Identity())
     # A hook, no layer around it: the names stay those of torchvision's files.
@@ -100,7 +100,7 @@ class Embedded:
         """
         import torch
 
-        from hdpfl_flower.models.exact_arithmetic import exact_arithmetic
+        from hdpfl_flower.models.row_batches import exact_arithmetic
 
         network = _network(self.backbone, self.records)
         outputs = np.zeros((len(features), self.backbone.size), np.float32)
@@ -125,9 +125,9 @@ class Embedded:
         try:
             outputs: npt.NDArray[np.float32] = network(torch.from_numpy(batch)).numpy()
             return outputs[: len(rows)]
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
+        except BaseException as reason:
+            if is_ctrl_c(reason):
+                raise
             if len(rows) == 1:
                 return np.zeros((1, self.backbone.size), np.float32)
             return np.concatenate([self._outputs(network, row[None]) for row in rows])

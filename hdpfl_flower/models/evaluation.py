@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from hdpfl_flower.errors import DataError
+from hdpfl_flower.errors import DataError, is_ctrl_c
 from hdpfl_flower.measures.concordance import concordance, risk_of
-from hdpfl_flower.models.exact_arithmetic import exact_arithmetic
 from hdpfl_flower.models.losses import total_loss
 from hdpfl_flower.models.networks import Arrays, build_model
-from hdpfl_flower.models.row_batches import RowProof, align, draws, pool
+from hdpfl_flower.models.row_batches import RowProof, align, draws, exact_arithmetic, pool
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.system.devices import moved, pick_device
 
@@ -176,9 +175,9 @@ class _Counting:
         try:
             # The block is filled up with zeros; their outputs are cut off.
             return self._run(parameters, moved(_filled(x, block), self._device))[: len(x)]
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
+        except BaseException as reason:
+            if is_ctrl_c(reason):
+                raise
             if len(x) > 1:
                 rows = [self._bounded(parameters, row, block) for row in torch.split(x, 1)]
                 return torch.cat(rows)

@@ -87,7 +87,7 @@ def _output_gradient(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -
 def _at_risk(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return boolean masks of risk and of event, shaped like ``outputs``.
 
-    ``targets`` are those of :func:`hdpfl_flower.models.task.survival_targets`.
+    ``targets`` are those of :func:`hdpfl_flower.data.array_targets.survival_targets`.
     """
     interval = torch.arange(outputs.shape[-1], device=outputs.device)
     last = torch.div(targets, 2, rounding_mode="floor").unsqueeze(-1)

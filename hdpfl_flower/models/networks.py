@@ -11,20 +11,18 @@ torch is imported where a network is built, so that reading a model's name stays
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.errors import ModelError
 from hdpfl_flower.models.task import Task
-from hdpfl_flower.system.extras import is_installed, missing
 from hdpfl_flower.system.own_code import load_own
 
 if TYPE_CHECKING:
@@ -197,8 +195,12 @@ def _named(spec: str, task: Task) -> nn.Module:
     if is_user_code(spec):
         return _user_model(spec, task)
     name, *widths = spec.split(":")
-    builders = {"logreg": _logreg, "mlp": _mlp, "cnn": _cnn, "resnet18": _resnet18}
-    return builders[name](task, *(int(width) for width in widths))
+    if name in {"logreg", "mlp"}:
+        builder = _mlp if name == "mlp" else _logreg
+        return builder(task, *(int(width) for width in widths))
+    from hdpfl_flower.models import image_networks
+
+    return image_networks.cnn(task) if name == "cnn" else image_networks.resnet18(task)
 
 
 def _logreg(task: Task) -> nn.Module:
@@ -215,65 +217,6 @@ def _mlp(task: Task, *widths: int) -> nn.Module:
     for before, after in pairwise(sizes):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(sizes[-1], task.outputs))
-
-
-def _cnn(task: Task) -> nn.Module:
-    """Return Robust-HDP's CNN: two conv5x5-ReLU-pool2, one linear layer."""
-    from torch import nn
-
-    if len(task.input_shape) != 3 or min(task.input_shape[1:]) < 4:
-        raise ModelError("model 'cnn' needs images of at least 4×4: (channels, height, width)")
-    channels, height, width = task.input_shape
-    return nn.Sequential(
-        nn.Conv2d(channels, 16, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        # Padding 2 keeps the size under a 5×5 kernel; each pool halves it, rounded down.
-        nn.Linear(32 * (height // 4) * (width // 4), task.outputs),
-    )
-
-
-def _resnet18(task: Task) -> nn.Module:
-    """Return torchvision's ResNet-18 with GroupNorm(2), as in Robust-HDP's code."""
-    from torch import nn
-
-    if len(task.input_shape) != 3:
-        raise ModelError("model 'resnet18' needs images: (channels, height, width)")
-    resnet18 = import_torchvision("models").resnet18
-    model: nn.Module = resnet18(
-        num_classes=task.outputs, norm_layer=lambda channels: nn.GroupNorm(2, channels)
-    )
-    if task.input_shape[0] != 3:
-        model.conv1 = nn.Conv2d(task.input_shape[0], 64, 7, stride=2, padding=3, bias=False)
-    for module in model.modules():
-        if isinstance(module, nn.ReLU):
-            module.inplace = False
-    return model
-
-
-def import_torchvision(submodule: str) -> Any:
-    """Return ``torchvision.<submodule>``, imported only where it is needed.
-
-    Raises:
-        InstallationError: torchvision is not installed.
-        ModelError: it cannot be imported: it was built for another torch.
-    """
-    if not is_installed("torchvision"):
-        raise missing("images", "a set of images or 'resnet18'", "torchvision")
-    try:
-        return importlib.import_module(f"torchvision.{submodule}")
-    except (ImportError, RuntimeError, AttributeError) as error:
-        import torch
-
-        raise ModelError(
-            f"torchvision cannot be imported beside torch {torch.__version__} "
-            f"({type(error).__name__}); install the pair together: "
-            "pip install --force-reinstall -c constraints.txt torch torchvision"
-        ) from None
 
 
 def _user_model(spec: str, task: Task) -> nn.Module:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hdpfl_flower.errors import ModelError
-from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.system.weight_files import read_file
 
 if TYPE_CHECKING:
@@ -77,23 +74,3 @@ def checked(
             )
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise ModelError(f"weights {name}: '{key}' holds numbers that are not finite")
-
-
-def start_arrays(digest: str, drawn: Arrays, new: frozenset[str]) -> Arrays:
-    """Return the arrays of a public start, in the order of ``drawn``.
-
-    Args:
-        digest: of the file.
-        drawn: the model as its seed draws it.
-        new: names that stay as drawn, whatever the file holds of them.
-
-    Raises:
-        DataError, ModelError: the file is not there, or holds another model.
-    """
-    given = {key: value for key, value in read_weights(digest).items() if key not in new}
-    shapes = {key: array.shape for key, array in drawn.items() if key not in new}
-    checked(given, shapes, digest)
-    return {
-        key: array if key in new else np.asarray(given[key].float().numpy(), np.float32).copy()
-        for key, array in drawn.items()
-    }

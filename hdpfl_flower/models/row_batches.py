@@ -14,15 +14,15 @@ the same each time. Only sizes that pass are used; where none does, rows are com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from hdpfl_flower.models.exact_arithmetic import exact_arithmetic
 from hdpfl_flower.models.task import Task
 
 LINE = 16
@@ -223,3 +223,46 @@ def draws(start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     typical = start.detach().cpu() * (1 + first / 8) + second / 64
     wild = first * 10.0 ** (4 * second)
     return typical.to(start.device), wild.to(start.device)
+
+
+def rows_on(values: torch.Tensor, rows: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return some rows of ``values``, which is on the CPU; the copy is queued, not waited for."""
+    if device.type == "cpu":
+        return values.index_select(0, rows)
+    # Locked memory, so that the copy runs beside the arithmetic; torch frees it when it is done.
+    shape = (len(rows), *values.shape[1:])
+    some = torch.empty(shape, dtype=values.dtype, pin_memory=True)
+    torch.index_select(values, 0, rows, out=some)
+    return some.to(device, non_blocking=True)
+
+
+@contextlib.contextmanager
+def exact_arithmetic() -> Iterator[None]:
+    """Switch off TF32, bfloat16, autocast and, where others exist, kernels that vary."""
+    cudnn, mkldnn = torch.backends.cudnn, cast("Any", torch.backends.mkldnn)
+    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, mkldnn.conv.fp32_precision
+    kernels = cudnn.deterministic, cudnn.benchmark
+    # On the CPU all repeat their bits, and the setting would only cost time.
+    on_gpu, filled = (
+        cast("Any", torch.cuda).is_initialized(),
+        cast("Any", torch.utils).deterministic,
+    )
+    repeating = torch.get_deterministic_debug_mode(), filled.fill_uninitialized_memory
+    # TF32 keeps 10 bits of a number's fraction and bfloat16 7, in place of float32's 23.
+    torch.set_float32_matmul_precision("highest")  # on the CPU too, where it may mean bfloat16
+    cudnn.allow_tf32, mkldnn.conv.fp32_precision = False, "ieee"
+    cudnn.deterministic, cudnn.benchmark = True, False
+    if on_gpu:
+        # "warn": an operation without one, as adaptive pooling's gradient, runs all the same.
+        torch.set_deterministic_debug_mode("warn")
+        filled.fill_uninitialized_memory = False
+    try:
+        with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        cudnn.allow_tf32, mkldnn.conv.fp32_precision = before[1:]
+        cudnn.deterministic, cudnn.benchmark = kernels
+        if on_gpu:
+            torch.set_deterministic_debug_mode(repeating[0])
+            filled.fill_uninitialized_memory = repeating[1]

@@ -1,9 +1,11 @@
-"""Learning problem: record shape, model outputs and loss, all public."""
+"""Learning problem, all public: record shape, outputs and loss; records of it, and of a site."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,11 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from torch import nn
 
+
+TYPICAL_LENGTH = 2.5
+"""Length of the features of a record whose values all lie one typical deviation from their mean."""
+MOST_DEVIATIONS = 4.0
+"""Typical deviations from the mean beyond which a value is clipped."""
 
 Loss = Literal["softmax", "logistic", "squared", "hazard"]
 
@@ -57,6 +64,7 @@ class Task:
             cross-entropy of one logit), ``squared`` (half the squared error of one output) or
             ``hazard`` (binary cross-entropy of the hazard's logit in each interval at risk).
         scaling: public mean and deviation of each channel, the first axis; empty: none.
+        reach: largest absolute value of a scaled number; infinite: any.
         embedding: from a record to the model's input; None: the record itself.
         body: network below the named one, with numbers that are trained; None: none.
         class_weights: public factors of the classes' losses in training; empty: none. Measures
@@ -70,6 +78,7 @@ class Task:
     embedding: Embedding | None = None
     body: Body | None = None
     class_weights: tuple[float, ...] = ()
+    reach: float = math.inf
 
     @property
     def of_records(self) -> Task:
@@ -85,7 +94,7 @@ class Task:
                 np.array(numbers, np.float32).reshape(across)
                 for numbers in zip(*self.scaling, strict=True)
             )
-            features = (features - mean) / std
+            features = np.clip((features - mean) / std, -self.reach, self.reach)
         return self.embedding(features) if self.embedding else features
 
     @property
@@ -133,30 +142,79 @@ class Records:
     Attributes:
         features: float32, shape ``(n, *input_shape)``.
         targets: shape ``(n,)``; int64 classes, float32 for regression, or for survival int64 by
-            :func:`survival_targets`.
+            ``array_targets.survival_targets``.
+        missing: uint8, shape ``(n, columns)``: 1 where a table's cell had no value and was filled;
+            None for records of no table.
     """
 
     features: npt.NDArray[np.float32]
     targets: npt.NDArray[np.int64] | npt.NDArray[np.float32]
+    missing: npt.NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def take(self, rows: npt.NDArray[np.int64]) -> Records:
         """Return the records at ``rows``, in that order."""
-        return Records(self.features[rows], self.targets[rows])
+        missing = None if self.missing is None else self.missing[rows]
+        return Records(self.features[rows], self.targets[rows], missing)
 
 
-def survival_targets(
-    last: npt.NDArray[np.int64], events: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.int64]:
-    """Return survival targets, one integer per record: 2 · interval + event.
+@dataclass(frozen=True, repr=False, eq=False)
+class SiteRecords:
+    """Records of a site.
 
-    Args:
-        last: the last interval in which each record was observed, from 0, shape ``(n,)``.
-        events: whether the event occurred in it; if not, the record survived it and was censored.
-
-    >>> survival_targets(np.array([0, 3]), np.array([True, False])).tolist()
-    [1, 6]
+    Attributes:
+        train: n records that training may use.
+        test: the profile's ``holdout`` share; None if it is 0.
+        units: as ``train``, of several records each: features ``(n, most, *input_shape)``, targets
+            ``(n, most, 2)`` with the weight of each; None where a unit has one.
+        ids: name of the protected unit of each training record, all different; None without ids.
+        test_ids: likewise of each test record.
     """
-    return 2 * last + events
+
+    train: Records
+    test: Records | None = None
+    units: Records | None = None
+    ids: Sequence[bytes] | None = None
+    test_ids: Sequence[bytes] | None = None
+
+    def without(self, names: Container[bytes]) -> Self:
+        """Return the records of all units but those of ``names``, in their order."""
+        rows, test_rows = (
+            np.array([row for row, name in enumerate(ids or ()) if name not in names], np.int64)
+            for ids in (self.ids, self.test_ids)
+        )
+        return replace(
+            self,
+            train=self.train.take(rows),
+            test=None if self.test is None else self.test.take(test_rows),
+            units=None if self.units is None else self.units.take(rows),
+            ids=[self.ids[row] for row in rows] if self.ids else self.ids,
+            test_ids=[self.test_ids[row] for row in test_rows] if self.test_ids else self.test_ids,
+        )
+
+    def embedded(self, task: Task) -> Self:
+        """Return the records as the model of ``task`` reads them.
+
+        All features are embedded in one call, so that the outputs can be stored once.
+        """
+        if task.embedding is None and not task.scaling:
+            return self
+        units = None if self.units is None else self.units.features
+        shape = self.train.features.shape[1:]
+        first = self.train.features if units is None else units.reshape(-1, *shape)
+        tests = first[:0] if self.test is None else self.test.features
+        outputs = task.embed(np.concatenate([first, tests]))
+        mine, rest = outputs[: len(first)], outputs[len(first) :]
+        test = None if self.test is None else replace(self.test, features=rest)
+        if self.units is None or units is None:
+            return replace(self, train=replace(self.train, features=mine), test=test)
+        several = mine.reshape(*units.shape[:2], *mine.shape[1:])
+        return replace(
+            self,
+            # The first record of a unit is the one that all other work uses.
+            train=replace(self.train, features=several[:, 0]),
+            test=test,
+            units=replace(self.units, features=several),
+        )

@@ -24,6 +24,7 @@ find the same shares.
 from __future__ import annotations
 
 import heapq
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from typing import Any, NamedTuple
 
 from hdpfl_flower.errors import DataError
 
+log = logging.getLogger("hdpfl.server")
 HALF = 0.5
 """Share above which a site decides by itself."""
 LEAST_SITES = 3
@@ -44,6 +46,8 @@ _NAMED = 10
 MOST_SHARES = 100
 """Maximum sites per journal line, by largest share."""
 
+Decided = tuple[str, int, str]
+"""Quantity, model and site of an influence; see :class:`Decides`."""
 Parts = dict[str, float]
 """Site → its part in a model, in any unit."""
 
@@ -226,3 +230,29 @@ def largest(parts: Mapping[str, float]) -> tuple[str, float]:
     site, weight = max(parts.items(), key=lambda pair: pair[1], default=("", 0.0))
     total = sum(parts.values())
     return site, weight / total if total > 0 else 0.0
+
+
+def decided(verdict: Decides) -> Decided:
+    """Return a verdict's quantity, model and site."""
+    return verdict.of, verdict.model, verdict.site
+
+
+def warn_of(server_round: int, verdict: Decides, *, named: bool, several: bool = False) -> None:
+    """Log a site that decides over half of a model or step.
+
+    Args:
+        server_round: the round.
+        verdict: the site, and the model or step that it decides.
+        named: whether the site may be named; with ``noise = server`` the log, unlike the journal,
+            does not name the participants.
+        several: whether there are several models.
+    """
+    model = f"model {verdict.model}" if several else "the model"
+    site = f"site {verdict.site}" if named else "one site (the journal names it)"
+    quantity = f"the step of {model}" if verdict.of == "round" else f"{model} so far"
+    share, half = f"{100 * verdict.share:.0f} %", f"{100 * HALF:.0f} %"
+    bound = "'guard' = 'cap' bounds a weight"
+    log.warning(
+        "round %d: %s decides %s of %s, more than %s; %s",
+        *(server_round, site, share, quantity, half, bound),
+    )

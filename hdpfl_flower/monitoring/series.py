@@ -213,7 +213,6 @@ LEFT_LIKE_LAST = _sites(
     "Runs like the last one that still fit, by the filter where there is one; before any run, by "
     "the profile's [run].",
 )
-LEFT_RUNS = _sites("budget_left", "runs", "Runs at the profile's [run] that still fit.")
 
 # --- a site: its runs -----------------------------------------------------------------------------
 

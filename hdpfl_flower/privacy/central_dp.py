@@ -22,12 +22,11 @@ import numpy.typing as npt
 from hdpfl_flower.linalg.sums import exact_sum, square_sum
 from hdpfl_flower.privacy.accounting import Steps, calibrate
 from hdpfl_flower.privacy.adaptive_clipping import enough_bit_noise, update_multiplier
+from hdpfl_flower.privacy.clipped_update import BELOW, clip_update
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
 
 Floats = npt.NDArray[np.float64]
 
-_BELOW = 1 - 1e-6
-"""Clipping margin below S for later rounding."""
 _AT = 1 - 1e-5
 """Norm from which a received update counts as clipped."""
 
@@ -116,23 +115,6 @@ def make_central_plan(
     return CentralPlan(levels, sampling_prob, rounds, noise)
 
 
-def clip_update(update: Floats, clip_norm: float) -> Floats:
-    """Return Δ·min(1, S/‖Δ‖), float64, ``(d,)``; 0 if not finite.
-
-    >>> clip_update(np.array([0.3, 0.4]), 1.0), clip_update(np.zeros(2), 1.0)
-    (array([0.3, 0.4]), array([0., 0.]))
-    >>> bool(np.linalg.norm(clip_update(np.array([3.0, 4.0]), 1.0)) <= 1)
-    True
-    """
-    # Infinite where the square overflows float64, and then refused like any norm that is not
-    # finite.
-    norm = math.sqrt(float(update @ update))
-    if not math.isfinite(norm):
-        return np.zeros_like(update)
-    bound = clip_norm * _BELOW
-    return update if norm <= bound else update * (bound / norm)
-
-
 def clipped_rows(rows: npt.NDArray[np.float32], clip_norm: float) -> npt.NDArray[np.float32]:
     """Return each row clipped as :func:`clip_update` does, float32, shape ``(n, d)``.
 
@@ -168,7 +150,7 @@ def clipped_sum(
     norms = np.sqrt(squares[places])
     # NaN and infinity contribute nothing: 0·NaN would still be NaN.
     finite = np.isfinite(norms)
-    bound = clip_norm * _BELOW
+    bound = clip_norm * BELOW
     # min(1, S/‖u‖); the maximum avoids a division by a norm of 0.
     scales = np.minimum(1.0, bound / np.maximum(norms[finite], bound))
     total = exact_sum(scales, rows, places[finite])

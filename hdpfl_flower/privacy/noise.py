@@ -195,7 +195,7 @@ def _transformed(words: torch.Tensor) -> torch.Tensor:
     return pairs.mul_(radius).view(len(uniform), -1)
 
 
-def _blocks(
+def blocks_of(
     streams: Sequence[RandomStream], count: int
 ) -> Iterator[tuple[slice, slice, torch.Tensor]]:
     """Yield rows, columns and their normals, ``count`` of each stream."""
@@ -219,7 +219,7 @@ def normals_of(
 
     result = torch.empty(len(streams), count, dtype=torch.float64, device=device)
     if result.device.type == "cpu":
-        for rows, columns, normals in _blocks(streams, count):
+        for rows, columns, normals in blocks_of(streams, count):
             result[rows, columns] = normals
         return result
     from hdpfl_flower.linalg.chacha20 import BLOCK, KEY, key_stream, keys_of
@@ -241,6 +241,14 @@ def normals_of(
 
 
 @dataclass(frozen=True)
+class Positions:
+    """Bytes taken of each stream of a release."""
+
+    sampling: int = 0
+    noise: int = 0
+
+
+@dataclass(frozen=True)
 class ReleaseStreams:
     """The two streams of one release: batches and noise never share a key."""
 
@@ -259,7 +267,7 @@ class ReleaseStreams:
         site: str,
         server_round: int,
         kind: str,
-        positions: tuple[int, int] = (0, 0),
+        positions: Positions = Positions(),
     ) -> ReleaseStreams:
         """Return the seeded streams of a simulated release, without protection.
 
@@ -270,8 +278,10 @@ class ReleaseStreams:
             label = repr(("hdpfl simulation", seed, site, server_round, kind, purpose))
             return hashlib.sha256(label.encode()).digest()
 
-        sampling, noise = positions
-        return cls(RandomStream(key("sampling"), sampling), RandomStream(key("noise"), noise))
+        return cls(
+            RandomStream(key("sampling"), positions.sampling),
+            RandomStream(key("noise"), positions.noise),
+        )
 
 
 def add_noise(total: torch.Tensor, std: float, stream: RandomStream) -> torch.Tensor:
@@ -291,64 +301,14 @@ def add_noise(total: torch.Tensor, std: float, stream: RandomStream) -> torch.Te
     """
     if std == 0:
         return total
-    grid = _grid(std)
+    grid = grid_of(std)
     noise = stream.normal(total.numel(), total.device)
     # In units of the grid, so that rounding to whole numbers rounds to the grid.
     noise.mul_(std / grid).add_(total, alpha=1 / grid)
     return noise.round_().mul_(grid).to(total.dtype)
 
 
-def add_noises(
-    totals: torch.Tensor, stds: Sequence[float], streams: Sequence[RandomStream]
-) -> None:
-    """Replace each row by its :func:`add_noise`, own scale and stream.
-
-    Args:
-        totals: clipped sums of as many releases, float32, shape ``(n, d)``, any device.
-        stds: standard deviation of each row's noise; 0 leaves the row as it is.
-        streams: the noise stream of each row's release.
-
-    Guarantees:
-        Row i has the bits of ``add_noise(totals[i], stds[i], streams[i])``.
-    """
-    import torch
-
-    # Not "above 0": a scale that is no number must raise, not leave the noise out.
-    noised = [row for row, std in enumerate(stds) if std != 0]
-    if len(noised) < len(totals):  # a release without noise draws none
-        if noised:
-            places = moved(torch.tensor(noised), totals.device)
-            some = totals.index_select(0, places)
-            add_noises(some, [stds[row] for row in noised], [streams[row] for row in noised])
-            totals.index_copy_(0, places, some)
-        return
-    grids = [_grid(std) for std in stds]
-    ratios = [std / grid for std, grid in zip(stds, grids, strict=True)]
-    scale, grid = (
-        moved(torch.tensor(numbers, dtype=torch.float64), totals.device).unsqueeze(1)
-        for numbers in (ratios, grids)
-    )
-    if totals.device.type != "cpu":
-        noise = normals_of(streams, totals.shape[1], totals.device)
-        totals.copy_(_on_grid(noise, totals, scale, grid))
-        return
-    # Block by block: sums and noise meet in the cache of a core, and memory is written once.
-    for rows, columns, noise in _blocks(streams, totals.shape[1]):
-        some = totals[rows, columns]
-        some.copy_(_on_grid(noise, some, scale[rows], grid[rows]))
-        del noise  # before the next block, which is made in its memory
-
-
-def _on_grid(
-    noise: torch.Tensor, totals: torch.Tensor, scale: torch.Tensor, grid: torch.Tensor
-) -> torch.Tensor:
-    """Return ``totals`` + noise, float64, multiples of each row's grid; ``noise`` is used up."""
-    # In units of the grid, so that rounding to whole numbers rounds to the grid.
-    noise.mul_(scale).addcmul_(totals.to(noise.dtype), 1 / grid)
-    return noise.round_().mul_(grid)
-
-
-def _grid(std: float) -> float:
+def grid_of(std: float) -> float:
     """Return the public grid of a noisy sum: the power of two next below std·2⁻²⁰.
 
     A function of public numbers alone. A power of two: scaling by it is exact.

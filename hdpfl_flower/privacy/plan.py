@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -26,19 +26,15 @@ from hdpfl_flower.privacy.accounting import (
     calibrate,
     event_of,
 )
-from hdpfl_flower.privacy.affordable_rounds import affordable_rounds, charge_for
-from hdpfl_flower.releases import asked
 from hdpfl_flower.releases.base import Basis, Cost
-from hdpfl_flower.releases.of_run import choices_of, models_of
-from hdpfl_flower.work.choice import Gaussian
+from hdpfl_flower.releases.of_run import choices_of, models_of, paid_kinds
+from hdpfl_flower.releases.rounds import Update, rounds_asked
 
 if TYPE_CHECKING:
     import dp_accounting
 
 NominalNoise = Callable[[int], float]
 """Rounds → noise multiplier of a paper's formula."""
-UPDATE, CHOICE = "update", "choice"
-"""Names of a round's update and of a private choice in plans and ledgers."""
 OF_A_RECORD, OF_AN_UPDATE = 1.0, 2.0
 """Sensitivity of a release in clip norms: a step's clipped sum under one record more or less,
 and a client's clipped update under any change of its records, which may turn it round (C to −C)."""
@@ -146,7 +142,7 @@ class Plan:
 
     def paid(self, release: str) -> int:
         """Return how many releases of a kind the plan pays for; 0: none."""
-        if release == UPDATE:
+        if release == Update.release:
             return self.rounds
         cost = self.cost_of(release)
         return cost.count if isinstance(cost, ExtraRelease) else int(cost is not None)
@@ -259,20 +255,23 @@ def make_plan(
         AccountingError: no noise can pay for the terms.
     """
     # A paper's formula may under-protect: it is for simulated sites alone, under any terms.
-    nominal = nominal_noise if profile.simulated and terms.noise == "records" else None
+    nominal = nominal_noise if profile.simulated and terms.source.per_record else None
+    refusals = list(work_refusals(profile, terms))
     if (terms.calibration == "pld") != (nominal is None):
-        raise Declined(Reason.TERMS, "'calibration' is a paper's formula, which gives no privacy")
+        formula = "'calibration' is a paper's formula, which gives no privacy"
+        refusals.insert(0, (Reason.TERMS, formula))
+    if refusals:
+        raise Declined(*refusals[0])
     training = profile.training
     # The terms can only lower a site's ε.
     epsilon = min(profile.run.epsilon, terms.epsilon_cap or math.inf)
     steps = Steps(
         sampling_prob=training.batch_size / training.declared_records,
-        count=_local_steps(profile, terms) + terms.work.extra_steps,
+        count=_steps_of_round(profile, terms),
     )
     # Before any calibration: its cost grows with the steps that the server asks for.
-    check_work(profile, terms)
     divisor, sensitivity = float(training.batch_size), OF_A_RECORD
-    if terms.noise == "client":  # one Gaussian release of the whole update; no sampling is claimed
+    if not terms.source.per_record:  # one release of the whole update; no sampling is claimed
         steps, divisor = Steps(sampling_prob=1.0, count=1), 1.0
         sensitivity = OF_AN_UPDATE
     rounds, noise_multiplier = rounds_asked(terms), 0.0
@@ -280,9 +279,8 @@ def make_plan(
         noise_multiplier = terms.noise_multiplier
         rounds, epsilon = _leave_early(profile, terms, steps, rounds, epsilon, nominal)
     schedule, first_divisor = (steps,) * rounds, 0.0
-    if terms.work.full_first:
-        # K full batches in round 1, in place of its sampled ones.
-        schedule = (Steps(1.0, terms.local_epochs + terms.work.extra_steps), *schedule[1:])
+    if first := _full_steps(terms):
+        schedule = (Steps(1.0, first), *schedule[1:])
         first_divisor = float(training.declared_records)
     schedule = tuple(
         replace(steps, noise_factor=terms.noise_factor(server_round))
@@ -290,7 +288,7 @@ def make_plan(
     )
     models, delta = models_of(terms), profile.run.delta
     basis = Basis(terms, steps, epsilon, delta)
-    costs = {kind.release: kind.cost(basis) for kind in asked(terms)}
+    costs = {kind.release: kind.cost(basis) for kind in paid_kinds(terms)}
     releases: dict[str, Cost] = {}
     releases |= {name: cost for name, cost in costs.items() if isinstance(cost, Steps)}
     if nominal is not None:
@@ -299,7 +297,6 @@ def make_plan(
         # Of all models together: two models of a round share one (ε, δ).
         beside_steps = (cost for _, cost in sorted(releases.items()) if isinstance(cost, Steps))
         paid = (*schedule * models, *beside_steps)
-        costs[CHOICE] = _choices(terms, epsilon, delta)
         extra = {name: cost for name, cost in costs.items() if isinstance(cost, ExtraRelease)}
         beside = [extra[name] for name in sorted(extra)] if epsilon < math.inf else []
         noise_multiplier = calibrate(paid, epsilon, delta, beside)
@@ -312,7 +309,7 @@ def make_plan(
         steps=schedule,
         min_clip_norm=profile.policy.min_clip_norm,
         max_clip_norm=profile.policy.max_clip_norm,
-        last_round=terms.rounds,
+        last_round=terms.last_round,
         first_divisor=first_divisor,
         models=models,
         sensitivity=sensitivity,
@@ -320,17 +317,23 @@ def make_plan(
     )
 
 
-def _local_steps(profile: Profile, terms: RunTerms) -> int:
-    """Return k, the local steps of a round: ``local-steps``, or ⌈K·N/b⌉."""
-    training = profile.training
-    return terms.local_steps or math.ceil(
-        terms.local_epochs * training.declared_records / training.batch_size
-    )
+def _steps_of_round(profile: Profile, terms: RunTerms) -> int:
+    """Return the noisy steps of a round: k = ``local-steps``, or ⌈K·N/b⌉, and those of its work.
+
+    Of a sum of sites k is 1.
+    """
+    training, steps = profile.training, 1
+    if not terms.source.is_summed:
+        steps = terms.local_steps or math.ceil(
+            terms.local_epochs * training.declared_records / training.batch_size
+        )
+    return steps + terms.work.extra_steps
 
 
-def rounds_asked(terms: RunTerms) -> int:
-    """Return the rounds to pay for: all, or ``participations``."""
-    return min(terms.rounds, terms.participations or terms.rounds)
+def _full_steps(terms: RunTerms) -> int:
+    """Return the steps of a round 1 of K full batches, in place of its sampled ones; 0: none."""
+    work = terms.work
+    return terms.local_epochs + work.extra_steps if work.full_first else 0
 
 
 def planned_steps(profile: Profile, terms: RunTerms) -> int:
@@ -339,42 +342,27 @@ def planned_steps(profile: Profile, terms: RunTerms) -> int:
     At most: a run with ``noise-multiplier`` may end early.
     """
     rounds = rounds_asked(terms)
-    if terms.noise != "records":
+    if not terms.source.per_record:
         return rounds
-    first = terms.local_epochs + terms.work.extra_steps if terms.work.full_first else 0
-    of_a_round = _local_steps(profile, terms) + terms.work.extra_steps
-    beside = sum(kind.noisy_steps(terms) for kind in asked(terms))
+    first, of_a_round = _full_steps(terms), _steps_of_round(profile, terms)
+    beside = sum(kind.noisy_steps(terms) for kind in paid_kinds(terms))
     return models_of(terms) * (rounds * of_a_round + first) + beside
 
 
-def check_work(profile: Profile, terms: RunTerms) -> None:
-    """Refuse more steps than an accountant can handle.
+def work_refusals(profile: Profile, terms: RunTerms) -> Iterator[tuple[Reason, str]]:
+    """Yield more steps than an accountant can handle, and more choices than rounds.
 
     Their cost is computed on a grid that grows with them: a million steps take seconds, ten million
     minutes.
-
-    Raises:
-        Declined: names the terms and the key.
     """
     if planned_steps(profile, terms) > profile.policy.max_steps:
-        raise Declined(
+        yield (
             Reason.POLICY,
             "the steps of the run, 'rounds' times the local steps, are above "
             "'policy.max-steps'; ask for fewer rounds or less local work, or raise it",
         )
     if choices_of(terms) > terms.rounds:
-        raise Declined(Reason.TERMS, "'choice' is more often than 'rounds', and a round has one")
-
-
-def _choices(terms: RunTerms, epsilon: float, delta: float) -> ExtraRelease | None:
-    """Return the run's private choices at their share of ε."""
-    choice = terms.choice
-    if not isinstance(choice, Gaussian):
-        return None
-    from hdpfl_flower.privacy.noisy_max import selections_of
-
-    times = choice.count(terms.rounds)
-    return selections_of(times, choice.share, epsilon, delta, mechanism=choice.mechanism)
+        yield Reason.TERMS, "'choice.times' is more often than 'rounds', and a round has one"
 
 
 def _leave_early(
@@ -393,6 +381,8 @@ def _leave_early(
         paid = (r for r in range(most, 0, -1) if nominal(r) <= given)
         rounds = next(paid, 0)
     else:
+        from hdpfl_flower.privacy.affordable_rounds import affordable_rounds, charge_for
+
         rounds = affordable_rounds(steps, given, epsilon, delta, most)
         epsilon = charge_for(steps, rounds, given, epsilon, delta)
     if not rounds:

@@ -1,18 +1,15 @@
-"""Release beside a round's update. Base class of every kind: its shared half.
+"""Kinds of release: base classes of their shared halves.
 
-A kind has two halves, a file each: here its settings, price, checks and sentences, and the reading
-of its replies; its work at a site in ``client_app/releases/``. Plan, ledger, consent, reports,
-messages and server know a kind by its name alone, so that a new one changes none of them.
+A kind has a file each for its halves: here its settings, price, checks and sentences; its work at a
+site in ``client_app/releases/``; the reading of payloads that are sent in ``server_app/releases/``.
+Plan, ledger, consent, reports, messages and server know a kind by its name alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
-
-import numpy as np
-import numpy.typing as npt
+from typing import ClassVar, Literal, Self
 
 from hdpfl_flower.config.settings import Settings
 from hdpfl_flower.config.terms import RunTerms
@@ -42,58 +39,49 @@ class Basis:
     delta: float
 
 
-class ReleaseKind(Settings):
-    """Settings of one kind, and its effect on plan, checks, messages and sentences.
+class AfterKind(Settings):
+    """Settings of a table ``[after.NAME]``, with or without a release.
 
     Attributes:
-        kind: its name, a Python identifier: ``[after.NAME]`` in a run config.
+        table: of the terms: ``first``, asked for before round 1 and of no model, or ``after``.
+        kind: its name, a Python identifier; empty: it has no table, and rounds bring it about.
         main: the setting that asks for it; at its default, 0, the run does without.
-        release: name of its payload in ledgers; empty: it releases nothing.
         is_charged: a plan pays for another mechanism than the rounds' noisy steps.
-        is_sent: its payload leaves the site, in the answer to a message of its own; else it is
-            sealed for the site alone.
-        is_optional: a payload lost before its seal leaves the rest of the run as it is.
+        needs_step_noise: its content is made of the noise of single steps.
         makes_model: the run ends with a personal model at its site.
-        consent: what leaves the site, for the operator who approves; of sent kinds.
-        event: of the server's journal with the facts of the replies; of sent kinds.
-        title: of the section of a run's page; of sent kinds.
-        price: meaning of its noise, for ``hdpfl-site plan``.
-        item: one payload, in a report; of sent kinds.
-        content: of the item.
-        report: paragraph of a report on its noise and cost.
     """
 
+    table: ClassVar[str] = "after"
     kind: ClassVar[str] = ""
     main: ClassVar[str] = ""
-    release: ClassVar[str] = ""
-    is_charged: ClassVar[bool] = True
-    is_sent: ClassVar[bool] = False
-    is_optional: ClassVar[bool] = False
+    is_charged: ClassVar[bool] = False
+    needs_step_noise: ClassVar[bool] = False
     makes_model: ClassVar[bool] = False
-    consent: ClassVar[str] = ""
-    event: ClassVar[str] = ""
-    title: ClassVar[str] = ""
-    price: ClassVar[str] = ""
-    item: ClassVar[str] = ""
-    content: ClassVar[str] = ""
-    report: ClassVar[str] = ""
 
     @property
     def words(self) -> str:
         """Name of its table, for messages."""
-        return f"'after.{self.kind}'"
+        return f"'{self.table}.{self.kind}'"
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is asked for before round 1, of no model."""
+        return self.table == "first"
 
     @property
     def is_asked(self) -> bool:
         """Whether its main setting asks for it."""
         return bool(getattr(self, self.main))
 
-    def check(self, terms: RunTerms) -> None:
-        """Refuse contradictions with other terms.
+    def settled(self, terms: RunTerms) -> Self:
+        """Return its settings with open ones decided, by the run's public terms."""
+        del terms
+        return self
 
-        Raises:
-            TermsError: names the keys, and the remedy.
-        """
+    def contradictions(self, terms: RunTerms) -> Iterator[str]:
+        """Yield a sentence for each contradiction with other terms: the keys, and the remedy."""
+        del terms
+        yield from ()
 
     def check_task(self, task: Task) -> None:
         """Refuse a task without meaning for it; raises ``DataError``."""
@@ -102,6 +90,46 @@ class ReleaseKind(Settings):
         """Return whether only plans of unequal rounds can pay for it."""
         del terms
         return self.is_charged
+
+
+class ReleaseKind(AfterKind):
+    """Kind of release of a site: its name, price, moment and sentences.
+
+    Attributes:
+        release: name of its payload in ledgers.
+        is_covered: the ε of a plan covers it; else its payload is exact, or noised by the server.
+        is_update: it is a site's part in its round; one of them shows that the site took part.
+        is_sent: its payload leaves the site; else it is sealed for the site alone.
+        is_optional: a payload lost before its seal leaves the rest of the run as it is.
+        consent: what leaves the site, for the operator who approves; of sent kinds with a table.
+        event: of the server's journal with the facts of the replies; likewise.
+        title: of the section of a run's page; likewise.
+        price: meaning of its noise, for ``hdpfl-site plan``.
+        plural: name of several of them; of kinds that a plan pays for by their number.
+        item: one payload, in a report; of sent kinds with a table.
+        content: of the item.
+        report: paragraph of a report on its noise and cost.
+    """
+
+    release: ClassVar[str] = ""
+    is_charged: ClassVar[bool] = True
+    is_covered: ClassVar[bool] = True
+    is_update: ClassVar[bool] = False
+    is_sent: ClassVar[bool] = False
+    is_optional: ClassVar[bool] = False
+    consent: ClassVar[str] = ""
+    event: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    price: ClassVar[str] = ""
+    plural: ClassVar[str] = ""
+    item: ClassVar[str] = ""
+    content: ClassVar[str] = ""
+    report: ClassVar[str] = ""
+
+    @property
+    def asks(self) -> str:
+        """Sentences on these settings' release, for the operator's approval."""
+        return self.consent
 
     def cost(self, basis: Basis) -> Cost | None:
         """Return its price in a site's plan; None: free of charge.
@@ -126,32 +154,21 @@ class ReleaseKind(Settings):
         """Return the round that its one release stands under in the ledger."""
         return terms.rounds
 
-    def numbers(self, terms: RunTerms, task: Task) -> int:
-        """Return the public number of float32 values of its payload; of sent kinds."""
-        raise NotImplementedError
+    def most(self, terms: RunTerms) -> int:
+        """Return the releases of a run without a plan that pays; 0: any number."""
+        del terms
+        return 0
 
-    def read(
-        self, rows: npt.NDArray[np.float32], without: Mapping[str, str], terms: RunTerms, task: Task
-    ) -> dict[str, Any]:
-        """Return the facts of the replies, for journal and report; of sent kinds.
 
-        Args:
-            rows: payloads of the sites that answered, shape ``(sites, numbers)``.
-            without: site → reason of its absence.
-            terms: the run's.
-            task: of the run.
-
-        Returns:
-            ``measures``: name → ``value``, ``low``, ``high``; ``missing``: name → reason; ``on``:
-            the records; and more of the kind's own.
-        """
-        raise NotImplementedError
-
-    @classmethod
-    def about(cls, facts: Mapping[str, Any]) -> str:
-        """Return the sentence below the measures on a run's page; raises ``LookupError``."""
-        del facts
-        return ""
+def reasons_for_equal_rounds(terms: RunTerms) -> list[str]:
+    """Return the keys under which a site's account covers equal rounds alone."""
+    asked = {
+        "'noise'": not terms.source.per_record,
+        "'calibration'": terms.calibration != "pld",
+        "'noise-multiplier'": bool(terms.noise_multiplier),
+        "'participations'": bool(terms.participations),
+    }
+    return [key for key, is_asked in asked.items() if is_asked]
 
 
 def once(basis: Basis, share: float) -> Gaussians:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from hdpfl_flower.config.kinds import Kind
+from hdpfl_flower.config.kind import Kind
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.releases import asked, asked_kind
-from hdpfl_flower.releases.base import ReleaseKind
+from hdpfl_flower.releases import asked, asked_kind, releases_asked
+from hdpfl_flower.releases.base import AfterKind, ReleaseKind
+from hdpfl_flower.releases.moments import Moments
+from hdpfl_flower.releases.rounds import PrivateChoice
 from hdpfl_flower.releases.shrink import Shrink
 from hdpfl_flower.releases.tuning import Tuning
 
@@ -18,13 +20,29 @@ def local_kinds(terms: RunTerms) -> tuple[Kind, ...]:
 
 def charged_words(terms: RunTerms) -> list[str]:
     """Return the names of the kinds that ask for more than noisy steps of rounds."""
-    kinds: tuple[Kind | ReleaseKind, ...] = (*local_kinds(terms), *asked(terms))
+    kinds: tuple[Kind | AfterKind, ...] = (*local_kinds(terms), *asked(terms))
     return [kind.words for kind in kinds if kind.is_charged]
+
+
+def paid_kinds(terms: RunTerms) -> tuple[ReleaseKind, ...]:
+    """Return the kinds that a site's plan pays for beside the rounds."""
+    return (*releases_asked(terms), *((PrivateChoice(),) if choices_of(terms) else ()))
 
 
 def sent_kinds(terms: RunTerms) -> tuple[ReleaseKind, ...]:
     """Return the kinds whose payload leaves the sites, each for a message of its own."""
-    return tuple(kind for kind in asked(terms) if kind.is_sent)
+    return tuple(kind for kind in releases_asked(terms) if kind.is_sent)
+
+
+def final_kinds(terms: RunTerms) -> tuple[ReleaseKind, ...]:
+    """Return the kinds that are sent after the last round, of the final model."""
+    return tuple(kind for kind in sent_kinds(terms) if not kind.is_first)
+
+
+def ends_first(terms: RunTerms) -> bool:
+    """Return whether the run is of its first message alone."""
+    moments = asked_kind(terms, Moments)
+    return moments is not None and moments.alone
 
 
 def has_personal_state(terms: RunTerms) -> bool:
@@ -50,7 +68,7 @@ def makes_personal_model(terms: RunTerms) -> bool:
 
 def personal_is_private(terms: RunTerms) -> bool:
     """Return whether all that a site's own models read was noised."""
-    return terms.noise == "records" and (terms.second is None or terms.second.models > 1)
+    return terms.source.per_record and (terms.second is None or terms.second.models > 1)
 
 
 def models_of(terms: RunTerms) -> int:

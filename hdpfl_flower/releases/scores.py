@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from hdpfl_flower.config.settings import ShareOrNone
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import TermsError
+from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.privacy.accounting import Gaussians
 from hdpfl_flower.releases.base import Basis, ReleaseKind, once
-
-HELD_OUT = "records that sites hold out"
-_LEVEL = 0.95
-_NO_SITE = "no site sent its histogram of scores"
 
 
 class Scores(ReleaseKind):
@@ -44,64 +37,23 @@ class Scores(ReleaseKind):
         0.0, description="Share of a site's ε that the histogram alone would cost; 0: none is sent."
     )
 
-    def check(self, terms: RunTerms) -> None:
-        """Refuse models of which a part stays at its site."""
-        if terms.work.sent_part:
-            raise TermsError(
-                f"run config: {self.words} is of a model that all sites share, and 'work' "
-                f"= '{terms.work.kind}' keeps a part of it at each site; leave one of them out"
+    def contradictions(self, terms: RunTerms) -> Iterator[str]:
+        """Yield models of which a part stays at its site."""
+        work = terms.work
+        if work.sent_part:
+            yield (
+                f"{self.words} is of a model that all sites share, and {work.words} keeps a "
+                "part of it at each site; leave one of them out"
             )
 
     def check_task(self, task: Task) -> None:
-        """Refuse tasks of other than two classes."""
-        from hdpfl_flower.measures.score_cells import check_binary
-
-        check_binary(task)
+        """Refuse tasks of other than two classes; raises ``DataError``."""
+        if task.classes != 2:
+            found = f"{task.classes} classes" if task.classes else "numbers"
+            found = "survival" if task.intervals else found
+            # With more classes a record has a score for each: one would fill several histograms.
+            raise DataError(f"{self.words} is for tasks of two classes, and this one is of {found}")
 
     def cost(self, basis: Basis) -> Gaussians:
         """Return one release: one record more or less moves one count by 1."""
         return once(basis, self.share)
-
-    def numbers(self, terms: RunTerms, task: Task) -> int:
-        """Return the public number of cells."""
-        from hdpfl_flower.measures.score_cells import CELLS
-
-        del terms, task
-        return CELLS
-
-    def read(
-        self, rows: npt.NDArray[np.float32], without: Mapping[str, str], terms: RunTerms, task: Task
-    ) -> dict[str, Any]:
-        """Return the measures of the summed histograms, weights 1."""
-        from hdpfl_flower.measures.from_cells import OF_CELLS, NoisyCells, measure_cells
-
-        del terms, task
-        facts: dict[str, Any] = {"on": HELD_OUT, "sites": len(rows), "without": dict(without)}
-        if not len(rows):
-            return {**facts, "measures": {}, "missing": dict.fromkeys(OF_CELLS, _NO_SITE)}
-        cells = NoisyCells.of_sites(rows.astype(np.float64))
-        measured = measure_cells(cells, _LEVEL)
-        return {
-            **facts,
-            "records": round(cells.records, 1),
-            "noise": round(cells.noise, 4),
-            "level": _LEVEL,
-            "measures": {name: estimate.facts() for name, estimate in measured.estimates.items()},
-            **({"missing": measured.missing} if measured.missing else {}),
-        }
-
-    @classmethod
-    def about(cls, facts: Mapping[str, Any]) -> str:
-        """Return the number of sites and records, and the noise."""
-        basis = ""
-        if "noise" in facts:
-            answered = int(facts["sites"])
-            basis = (
-                f" ({answered} of {answered + len(facts['without'])} sites, about "
-                f"{max(0, round(facts['records']))} records, "
-                f"noise σ = {float(facts['noise']):.3g} a cell)"
-            )
-        return (
-            f"Estimated from the sum of the sites' noisy histograms of scores{basis}; the "
-            "intervals of 95 % hold that noise. No record left its site."
-        )

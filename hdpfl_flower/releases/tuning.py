@@ -9,10 +9,8 @@ from pydantic import Field
 
 from hdpfl_flower.config.settings import Count
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import TermsError
 from hdpfl_flower.privacy.accounting import Steps
 from hdpfl_flower.releases.base import Basis, ReleaseKind
-from hdpfl_flower.work.base import BESIDE_GLOBAL
 
 STEPS_OF_AN_EPOCH = 10
 """Tuning steps an epoch where the terms set no ``local-steps``: a site's batches are often a tenth
@@ -45,17 +43,12 @@ class Tuning(ReleaseKind):
             return self.steps
         return terms.local_steps or STEPS_OF_AN_EPOCH * terms.local_epochs
 
-    def check(self, terms: RunTerms) -> None:
-        """Refuse a second model, which would not be tuned."""
-        if terms.second is not None:
-            raise TermsError(BESIDE_GLOBAL)
-
     def is_unlike_rounds(self, terms: RunTerms) -> bool:
         """Elsewhere the steps are plain SGD, kept at the site."""
-        return terms.noise == "records"
+        return terms.source.per_record
 
     def cost(self, basis: Basis) -> Steps | None:
         """Return steps with a round's batches; none where they are not noisy."""
-        if basis.terms.noise != "records":
+        if not basis.terms.source.per_record:
             return None
         return replace(basis.steps, count=self.noisy_steps(basis.terms))

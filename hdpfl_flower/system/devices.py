@@ -1,4 +1,4 @@
-"""Devices that torch computes on, and copies that do not wait for them."""
+"""Devices that torch computes on, cores, and copies that do not wait for them."""
 
 from __future__ import annotations
 
@@ -41,19 +41,6 @@ def moved(values: torch.Tensor, device: torch.device) -> torch.Tensor:
     return values.pin_memory().to(device, non_blocking=True)
 
 
-def rows_on(values: torch.Tensor, rows: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return some rows of ``values``, which is on the CPU; the copy is queued, not waited for."""
-    import torch
-
-    if device.type == "cpu":
-        return values.index_select(0, rows)
-    # Locked memory, so that the copy runs beside the arithmetic; torch frees it when it is done.
-    shape = (len(rows), *values.shape[1:])
-    some = torch.empty(shape, dtype=values.dtype, pin_memory=True)
-    torch.index_select(values, 0, rows, out=some)
-    return some.to(device, non_blocking=True)
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether a device or the machine had no memory left."""
     import torch
@@ -61,3 +48,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
     )
+
+
+def available_cores() -> int:
+    """Return the number of cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

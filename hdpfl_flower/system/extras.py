@@ -10,7 +10,7 @@ from typing import Literal
 from hdpfl_flower.errors import InstallationError
 
 Extra = Literal[
-    "simulation", "plots", "metrics", "tables", "images", "opacus", "tensorboard", "mlflow"
+    "simulation", "plots", "metrics", "import", "images", "opacus", "tensorboard", "mlflow"
 ]
 
 

@@ -7,7 +7,8 @@ import logging
 import os
 import subprocess
 import urllib.request
-from pathlib import Path
+
+from hdpfl_flower.system.paths import expanded
 
 SECONDS = 10.0
 """Longest wait for a program or a hook."""
@@ -25,7 +26,7 @@ def send_notice(to: str, log: logging.Logger, **facts: object) -> None:
     if not to:
         return
     try:
-        path, said = Path(to).expanduser(), json.dumps(facts).encode()
+        path, said = expanded(to), json.dumps(facts).encode()
         if os.access(path, os.X_OK):
             quiet = subprocess.DEVNULL
             subprocess.run(

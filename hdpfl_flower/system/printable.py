@@ -9,18 +9,12 @@ that an operator trusts.
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
-import re
-import unicodedata
-from collections.abc import Iterable
 
 LONGEST = 4000
 """Maximum characters of a log line; the rest is only counted."""
 
 _SITE = "hdpfl.site"
-_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.ASCII | re.IGNORECASE)
 
 
 def printable(text: str) -> str:
@@ -35,27 +29,6 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    r"""Return ``rows`` as CSV without spreadsheet formulas.
-
-    A text that begins like a formula gets an apostrophe, the mark of text; numbers stay.
-
-    >>> csv_text([["=cmd()", "-1.5", -2, "a"]])
-    "'=cmd(),-1.5,-2,a\n"
-    """
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(map(_cell, row) for row in rows)
-    return text.getvalue()
-
-
-def _cell(value: object) -> object:
-    if not isinstance(value, str) or _NUMBER.fullmatch(value):
-        return value
-    begins = unicodedata.normalize("NFKC", value).lstrip()[:1]  # a full-width = counts as one
-    formula = (bool(begins) and begins in "=+-@|%") or value[:1] in ("\t", "\r", "\n")
-    return f"'{printable(value)}" if formula else printable(value)
 
 
 class OneLine(logging.Filter):

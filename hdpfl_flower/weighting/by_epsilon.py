@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from hdpfl_flower.errors import EstimationError
+
 CEILING = 20.0
 """Largest weight of a disclosed ε.
 
@@ -28,9 +30,19 @@ def counted_epsilons(epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.float6
 def epsilon_weights(epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return weights ∝ min(εᵢ, 20), shape ``(n,)``; equal if every ε is 0.
 
+    Args:
+        epsilons: shape ``(n,)``, n ≥ 1; ``inf`` counts as 20.
+
+    Raises:
+        EstimationError: another shape, or a number that is negative or NaN.
+
     >>> epsilon_weights(np.array([1.0, 3.0]))
     array([0.25, 0.75])
     """
+    if np.ndim(epsilons) != 1 or not np.size(epsilons):
+        raise EstimationError("epsilons must be one number per client, shape (n,)")
+    if not np.all(epsilons >= 0):
+        raise EstimationError("an epsilon is negative or not a number; leave out that client")
     counted = counted_epsilons(epsilons)
     if not counted.any():
         counted = np.ones(len(epsilons))

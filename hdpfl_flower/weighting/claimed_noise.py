@@ -133,12 +133,12 @@ def least_noise_std(
     >>> least_noise_std(RunTerms(rounds=10), 1, math.nan, 32.0, 1000.0)
     0.0
     """
-    not_ours = terms.calibration != "pld" or terms.noise == "server"
+    not_ours = terms.calibration != "pld" or not terms.source.site_plans
     of_part = not terms.work.sends_every_coordinate
     if not_ours or of_part or not 1 <= batch_size <= records <= _MOST_RECORDS:
         return 0.0
     rounds = min(terms.rounds, terms.participations or terms.rounds)
-    of_client, full = terms.noise == "client", terms.work.full_first
+    of_client, full = not terms.source.per_record, terms.work.full_first
     steps = terms.local_steps or math.ceil(terms.local_epochs * records / batch_size)
     # Of round 1 with all records in a batch the later rounds alone are counted, of noise that falls
     # those of the least.

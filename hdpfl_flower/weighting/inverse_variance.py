@@ -16,6 +16,7 @@ from pydantic import Field
 
 from hdpfl_flower.config.settings import Settings
 from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import EstimationError
 from hdpfl_flower.estimators.temporal import NoiseEstimate, NoiseMemory, TrackOptions, track
 from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.updates import Outcome, RoundUpdates
@@ -120,11 +121,21 @@ def inverse_variance_weights(variances: npt.NDArray[np.float64]) -> npt.NDArray[
 
     Sites of variance 0 share all the weight equally.
 
+    Args:
+        variances: σᵢ² of all sites in one unit, a coordinate or a vector, shape ``(n,)``, n ≥ 1.
+
+    Raises:
+        EstimationError: another shape, or a number that is negative or not finite.
+
     >>> inverse_variance_weights(np.array([1.0, 4.0]))
     array([0.8, 0.2])
     >>> inverse_variance_weights(np.array([0.0, 4.0, 0.0]))
     array([0.5, 0. , 0.5])
     """
+    if np.ndim(variances) != 1 or not np.size(variances):
+        raise EstimationError("variances must be one number per client, shape (n,)")
+    if not (np.isfinite(variances) & (variances >= 0)).all():
+        raise EstimationError("a variance is negative or not finite; leave out that client")
     exact = variances == 0
     if exact.any():
         precision = exact.astype(np.float64)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from hdpfl_flower.config.kinds import Kind, read_kind
+from hdpfl_flower.config.kind import Kind
 from hdpfl_flower.system.weight_files import DIGEST
 
 
@@ -123,4 +122,3 @@ BACKBONES: dict[str, type[Backbone]] = {
     kind.kind: kind for kind in (ResNet18, ResNet50, EfficientNetB0, ViTB16, OwnBackbone)
 }
 """Every kind by its name."""
-read_backbone = partial(read_kind, BACKBONES, "kind of backbone")

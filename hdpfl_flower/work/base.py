@@ -6,18 +6,15 @@ same name in ``client_app/work/``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from hdpfl_flower.config.kinds import Kind, Proposal
-from hdpfl_flower.config.settings import NotNegative
-from hdpfl_flower.errors import TermsError
+from hdpfl_flower.config.kind import Kind, Proposal
+from hdpfl_flower.config.settings import NotNegative, Value
+from hdpfl_flower.config.tables_of_terms import OPEN
 
-BESIDE_GLOBAL = (
-    "run config: 'second' is a model beside the whole global one: leave it out, or leave out "
-    "personal parts, 'after.shrink' and 'after.tuning'"
-)
 Part = Literal["", "head", "body"]
 """Part of a model: the last layer, all else, or neither."""
 
@@ -108,33 +105,26 @@ class Work(Kind):
     @property
     def words(self) -> str:
         """Name of its kind, and of a first batch of its own."""
-        return super().words + (" with 'first-batch=full'" if self.full_first else "")
+        return super().words + (" with 'work.first-batch' = 'full'" if self.full_first else "")
 
     @property
     def is_unlike_rounds(self) -> bool:
         """Whether round 1 has other batches."""
         return self.full_first
 
-    def check(self, terms: Proposal) -> None:
-        """Refuse a step beyond the model that it is pulled to, and noise that is not of steps."""
+    def contradictions(self, terms: Proposal) -> Iterator[str]:
+        """Yield a step beyond the model that it is pulled to, and training without noise."""
         if self.pull_factor * terms.learning_rate > 1:
-            raise TermsError(
-                f"run config: the 'pull' of 'work' is {self.pull_factor:g} and 'learning-rate' "
-                f"{terms.learning_rate:g}: their product is above 1, and a step would go beyond "
-                "the model that it is pulled to; lower one of them"
+            yield (
+                f"'work.pull' is {self.pull_factor:g} and 'learning-rate' {terms.learning_rate:g}: "
+                "their product is above 1, and a step would go beyond the model that it is pulled "
+                "to; lower one of them"
             )
-        if self.keeps_state and terms.second is not None:
-            raise TermsError(BESIDE_GLOBAL)
-        if self.needs_step_noise and terms.noise != "records":
-            raise TermsError(
-                f"run config: {self.words} follows the noise of a site's steps, and under 'noise' "
-                f"= '{terms.noise}' they have none; leave it out"
-            )
-        if self.keeps_state and terms.noise != "records" and terms.dataset == "site":
-            raise TermsError(
-                f"run config: 'noise' = '{terms.noise}' trains a personal part or an offset "
-                "without noise, which is for simulated sites alone: leave 'noise' at 'records', or "
-                "take a named 'dataset'"
+        if self.keeps_state and not terms.source.noises_parts and terms.dataset == "site":
+            yield (
+                f"'noise' = '{terms.noise}' trains a personal part or an offset without noise, "
+                "which is for simulated sites alone: leave 'noise' at 'records', or take a named "
+                "'dataset'"
             )
 
 
@@ -147,18 +137,15 @@ class Plain(Work):
 class Auto(Work):
     """Work left to the strategy, with some settings; else plain."""
 
-    kind = "auto"
-    changes: tuple[tuple[str, str], ...] = ()
+    kind = OPEN
+    changes: tuple[tuple[str, Value], ...] = ()
 
-    def check(self, terms: Proposal) -> None:
-        """Refuse settings that no strategy has read."""
+    def contradictions(self, terms: Proposal) -> Iterator[str]:
+        """Yield settings that no strategy has read."""
         del terms
         if self.changes:
-            raise TermsError(
-                "run config: 'work' = 'auto' has settings of a kind that no strategy has named; "
-                "write the kind"
-            )
+            yield "'work' has settings of a kind that no strategy has named; write 'work.kind'"
 
-    def as_texts(self) -> dict[str, str]:
+    def as_table(self) -> dict[str, Value]:
         """Return the settings given, as they are."""
         return dict(self.changes)

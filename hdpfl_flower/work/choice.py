@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from hdpfl_flower.config.kinds import Kind
+from hdpfl_flower.config.kind import Kind
 from hdpfl_flower.config.settings import Count, PartOfBudget
 from hdpfl_flower.errors import DataError
 
@@ -55,7 +55,7 @@ class Gaussian(Choice):
         """Refuse tasks without classes."""
         if not task.classes:
             raise DataError(
-                f"'choice' = '{self.kind}' is by the records that a model gets right, and a "
+                f"{self.words} is by the records that a model gets right, and a "
                 "regression or survival has none"
             )
 

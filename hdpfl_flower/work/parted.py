@@ -6,13 +6,13 @@ releases would shift the gradients of all other records.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
 
-from hdpfl_flower.config.kinds import Proposal
+from hdpfl_flower.config.kind import Proposal
 from hdpfl_flower.config.settings import Count, Share
-from hdpfl_flower.errors import TermsError
 from hdpfl_flower.work.base import Part, Work
 
 Mask = Literal["none", "noisy-updates", "charged-top-k", "random", "global-magnitude", "published"]
@@ -33,7 +33,7 @@ class Parted(Work):
         "that the site's noisy updates, a charged noisy gradient, chance or the global model "
         "select; published: its clean weights, which violates privacy: simulations alone.",
     )
-    share: Share = Field(0.5, description="Share of the coordinates that 'mask' selects.")
+    share: Share = Field(0.5, description="Share of the coordinates that the mask selects.")
 
     @property
     def own_part(self) -> Part:
@@ -65,13 +65,13 @@ class Parted(Work):
         """A mask of clean weights."""
         return self.mask == "published"
 
-    def check(self, terms: Proposal) -> None:
-        """Refuse clean weights of real sites."""
-        super().check(terms)
+    def contradictions(self, terms: Proposal) -> Iterator[str]:
+        """Yield clean weights of real sites, beside those of all work."""
+        yield from super().contradictions(terms)
         if self.reads_clean_weights and terms.dataset == "site":
-            raise TermsError(
-                "run config: 'work' with 'mask=published' releases a function of clean weights, so "
-                "it runs on simulated sites alone: take 'mask=noisy-updates', or a named 'dataset'"
+            yield (
+                "'work.mask' = 'published' releases a function of clean weights, so it runs on "
+                "simulated sites alone: take 'noisy-updates', or a named 'dataset'"
             )
 
 
@@ -93,13 +93,13 @@ class Alternate(Parted):
         """Return 1: the other steps may train the part that stays."""
         return min(steps, 1)
 
-    def check(self, terms: Proposal) -> None:
-        """Refuse rounds without a step for the sent part."""
-        super().check(terms)
+    def contradictions(self, terms: Proposal) -> Iterator[str]:
+        """Yield rounds without a step for the sent part, beside those of parted work."""
+        yield from super().contradictions(terms)
         if 0 < terms.local_steps <= max(1, self.own_steps):
-            raise TermsError(
-                f"run config: 'work' = 'alternate' with 'local-steps' = {terms.local_steps} leaves "
-                "no step for the shared part: raise 'local-steps', or lower 'own-steps'"
+            yield (
+                f"{self.words} with 'local-steps' = {terms.local_steps} leaves no step for the "
+                "shared part: raise 'local-steps', or lower 'work.own-steps'"
             )
 
 

@@ -7,13 +7,13 @@ Li, Hu, Beirami and Smith, Ditto: Fair and Robust Federated Learning Through Per
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
-from hdpfl_flower.config.kinds import Kind, Proposal
+from hdpfl_flower.config.kind import Kind, Proposal
 from hdpfl_flower.config.settings import NotNegative
-from hdpfl_flower.errors import TermsError
 
 
 class SecondModel(Kind):
@@ -29,7 +29,7 @@ class SecondModel(Kind):
         0.1, description="Pull λ towards the round's global model; 0: local training."
     )
     opted_out: NotNegative | Literal["same"] = Field(
-        "same", description="Pull of sites without privacy (ε = inf); same: as 'pull'."
+        "same", description="Pull of sites without privacy (ε = inf); same: as pull."
     )
 
     @property
@@ -42,19 +42,16 @@ class SecondModel(Kind):
         is_out = math.isinf(epsilon) and self.opted_out != "same"
         return float(self.opted_out) if is_out else self.pull
 
-    def check(self, terms: Proposal) -> None:
-        """Refuse steps beyond the global model.
+    def contradictions(self, terms: Proposal) -> Iterator[str]:
+        """Yield steps beyond the global model.
 
         A step goes η·λ of the way to it: above 1 it ends beyond, from 2 on further and further.
-
-        Raises:
-            TermsError: names the keys, and the remedy.
         """
         if max(self.pull_of(0), self.pull_of(math.inf)) * terms.learning_rate > 1:
-            raise TermsError(
-                f"run config: 'second' is '{self.to_text()}' and 'learning-rate' "
-                f"{terms.learning_rate:g}: their product is above 1, and a step would go beyond "
-                "the global model; lower one of them"
+            yield (
+                "'second.pull' or 'second.opted-out', times 'learning-rate' = "
+                f"{terms.learning_rate:g}, is above 1, and a step would go beyond the global "
+                "model; lower one of them"
             )
 
 

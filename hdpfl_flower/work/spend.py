@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from hdpfl_flower.config.kinds import Kind, read_kind
+from hdpfl_flower.config.kind import Kind
 
 _STAGES = 4
 """Levels of noise at most: the cost of a run is composed of as many distributions."""
@@ -63,8 +63,3 @@ class Late(Spend):
 
 SPENDS: Final[dict[str, type[Spend]]] = {kind.kind: kind for kind in (Spend, Late)}
 """Every kind by its name."""
-
-
-def read_spend(value: object) -> Spend:
-    """Return the value of a text, as ``read_kind``; even of an empty one."""
-    return read_kind(SPENDS, "way to spend", value) or Spend()

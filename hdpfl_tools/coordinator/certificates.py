@@ -1,4 +1,4 @@
-"""Keys and certificates: TLS for the coordinator, key pairs for sites.
+"""Keys and certificates: TLS for the coordinator.
 
 Everything is ECDSA on P-384. Nothing here touches the disk; ``commands/certs.py`` does.
 """
@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hdpfl_flower.errors import DeploymentError
+from hdpfl_tools.shell.site_keys import Pair
 
 CA_DAYS, SERVER_DAYS = 3650, 825
 """Days of validity of the certificates; TLS clients accept at most 825."""
@@ -23,14 +24,6 @@ CA_DAYS, SERVER_DAYS = 3650, 825
 _DNS_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?:\.(?!-)[A-Za-z0-9_-]{1,63})*")
 _CLOCKS_DIFFER = timedelta(hours=1)
 _CA_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hdpfl federation CA")])
-
-
-@dataclass(frozen=True, repr=False)
-class Pair:
-    """Private key with its public part, as files hold them."""
-
-    private: bytes
-    public: bytes
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,20 +101,6 @@ def _server(ca_key: ec.EllipticCurvePrivateKey, names: list[x509.GeneralName]) -
         .sign(ca_key, hashes.SHA384())
     )
     return Pair(_pem(key), certificate.public_bytes(serialization.Encoding.PEM))
-
-
-def make_site_keys(site: str) -> Pair:
-    """Return a new key pair in OpenSSH's formats, for SuperNodes."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.OpenSSH,
-        serialization.NoEncryption(),
-    )
-    public = key.public_key().public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    )
-    return Pair(private, public + f" {site}\n".encode())
 
 
 def missing_hosts(certificate: bytes, hosts: list[str]) -> list[str]:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from client_app.training import TRAINERS
+from hdpfl_flower import noise_sources
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import HDPFLError
+from hdpfl_flower.noise_sources import SOURCES, NoiseSource
 from hdpfl_flower.releases import KINDS, asked, asked_kind
-from hdpfl_flower.releases.of_run import choices_of, makes_personal_model
+from hdpfl_flower.releases.of_run import choices_of, has_personal_state, makes_personal_model
 from hdpfl_flower.releases.shrink import Shrink
 from hdpfl_flower.releases.tuning import Tuning
 from hdpfl_flower.work import Alternate, Frozen, Joint, Offset
+
+ROOT = Path(noise_sources.__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -43,15 +49,10 @@ def _is_linear(terms: RunTerms) -> bool:
 
 def _trains_without_noise(terms: RunTerms) -> bool:
     tunes = asked_kind(terms, Tuning) is not None
-    return terms.noise != "records" or terms.second is not None or tunes
+    return not terms.source.per_record or terms.second is not None or tunes
 
 
 OPTIONAL = (
-    KindOfRun(
-        "noise of a client, or of the server",
-        lambda terms: terms.noise != "records",
-        ("client_app/training/client_level.py",),
-    ),
     KindOfRun(
         "local training without noise",
         _trains_without_noise,
@@ -61,6 +62,11 @@ OPTIONAL = (
         "a second model",
         lambda terms: terms.second is not None,
         ("client_app/training/ditto.py",),
+    ),
+    KindOfRun(
+        "a vector of the site's own",
+        lambda terms: has_personal_state(terms) or makes_personal_model(terms),
+        ("client_app/work/base.py", "client_app/site/personal_state.py"),
     ),
     KindOfRun(
         "parts that stay at a site",
@@ -80,13 +86,24 @@ OPTIONAL = (
     KindOfRun(
         "tests at the sites",
         lambda terms: terms.evaluation == "sites",
-        ("client_app/after_run/held_out.py",),
+        ("client_app/releases/metrics.py",),
+    ),
+    KindOfRun(
+        "updates of one number",
+        # A strategy of a project may ask for them, too.
+        lambda terms: "pfa-plus" in terms.strategy or ":" in terms.strategy,
+        ("client_app/training/last_step.py",),
+    ),
+    KindOfRun(
+        "noise that the run gives",
+        lambda terms: terms.noise_multiplier > 0,
+        ("hdpfl_flower/privacy/affordable_rounds.py",),
     ),
     KindOfRun(
         "private choices",
         lambda terms: choices_of(terms) > 0,
         (
-            "client_app/training/private_choice.py",
+            "client_app/releases/choice.py",
             "hdpfl_flower/privacy/noisy_max.py",
             "hdpfl_flower/privacy/exponential_mechanism.py",
         ),
@@ -94,7 +111,16 @@ OPTIONAL = (
     KindOfRun(
         "a backbone",
         lambda terms: terms.backbone is not None,
-        ("hdpfl_flower/models/backbones.py", "hdpfl_flower/models/adapters.py"),
+        (
+            "hdpfl_flower/models/backbones.py",
+            "hdpfl_flower/models/adapters.py",
+            "client_app/site/remembered.py",
+        ),
+    ),
+    KindOfRun(
+        "networks of images",
+        lambda terms: terms.model in {"cnn", "resnet18"} or terms.backbone is not None,
+        ("hdpfl_flower/models/image_networks.py",),
     ),
     KindOfRun(
         "engines for models that are no chain of linear layers",
@@ -105,7 +131,21 @@ OPTIONAL = (
         ),
     ),
 )
-"""Parts of the app beside the kinds of release."""
+"""Parts of the app beside the kinds of release and the sources of noise."""
+_OF_KEYS = {"__init__.py", "keys.py"}
+"""Modules of a source of noise that the keys of all terms need."""
+
+
+def _of_noise(source: NoiseSource) -> set[str]:
+    """Return the files of a source of noise that no other one needs."""
+    module, _ = TRAINERS[source.name]
+    files = {f"client_app/training/{module}.py"} if module != "trainer" else set[str]()
+    if source.own:
+        shared = ROOT / "hdpfl_flower" / source.own
+        files |= {f"client_app/site/{source.own}.py"}
+        names = {path.name for path in shared.glob("*.py")} - _OF_KEYS
+        files |= {f"hdpfl_flower/{source.own}/{name}" for name in names}
+    return files
 
 
 def left_out(terms: RunTerms) -> frozenset[str]:
@@ -117,4 +157,5 @@ def left_out(terms: RunTerms) -> frozenset[str]:
     names = {kind.kind for kind in asked(terms)}
     halves = {f"client_app/releases/{kind}.py" for kind in KINDS if kind not in names}
     files = {file for part in OPTIONAL if not part.is_named(terms) for file in part.files}
-    return frozenset(halves | files)
+    noise = set().union(*map(_of_noise, SOURCES.values())) - _of_noise(terms.source)
+    return frozenset(halves | files | noise)

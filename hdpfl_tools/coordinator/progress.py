@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import typer
-from rich.console import Console
+from rich.console import Console, JustifyMethod
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -16,15 +17,17 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.status import Status
 from rich.table import Table
 
 console = Console()
 
 
-def waiting(what: str) -> Status:
-    """Return a context that shows a task of unknown length."""
-    return console.status(what)
+def waiting(what: str) -> AbstractContextManager[object]:
+    """Return a context that shows a task of unknown length, on a terminal alone.
+
+    A notebook asks programs for colours, and would show every state of a spinner as a line.
+    """
+    return console.status(what) if console.file.isatty() else nullcontext()
 
 
 def items(text: str | None) -> tuple[str, ...]:
@@ -60,12 +63,14 @@ def make_table(
         rows: a cell a column.
         words: the columns of words; by default the first alone.
     """
-    table = Table(title=title)
+    table = Table(title=escape(title))
     for column in head:
         is_left = column in (head[:1] if words is None else words)
-        table.add_column(column, justify="left" if is_left else "right")
+        # Folded, not cut: a name that ends with '…' is none.
+        justify: JustifyMethod = "left" if is_left else "right"
+        table.add_column(escape(column), justify=justify, overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     return table
 
 

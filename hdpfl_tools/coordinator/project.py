@@ -12,7 +12,8 @@ import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from itertools import groupby
@@ -21,7 +22,7 @@ from pathlib import Path
 from hdpfl_flower.config.named_files import with_files
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import Value
-from hdpfl_flower.config.tables import flat_rows, release_rows
+from hdpfl_flower.config.tables import Row, flat_rows, table_rows
 from hdpfl_flower.config.toml_text import as_toml
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.versions import __version__
@@ -96,7 +97,7 @@ def write_project(folder: Path, *, backbone: bool = False, only: bool = False) -
         )
     package = package_of(name)
     files = _WITH_BACKBONE if backbone else _FILES
-    try:
+    with _writing():
         folder.mkdir(parents=True)
         if backbone:
             from hdpfl_tools.coordinator.template.backbone import FILE, write_weights
@@ -111,8 +112,6 @@ def write_project(folder: Path, *, backbone: bool = False, only: bool = False) -
             _write(folder / file.replace("PACKAGE", package), content)
         _write(folder / ".gitignore", "__pycache__/\n*.fab\n/runs/\n")
         copy_app(folder, not_needed(folder) if only else frozenset())
-    except OSError as error:
-        raise TermsError(f"{error.filename} cannot be written: {error.strerror}") from None
     return package
 
 
@@ -131,10 +130,17 @@ def renew_app(folder: Path, *, only: bool = False) -> None:
     if not _is_project(folder):
         raise TermsError(f"{folder.absolute()} is no project; write one with: hdpfl new NAME")
     without = not_needed(folder) if only else frozenset[str]()
-    try:
+    with _writing():
         for package in APP:
             shutil.rmtree(folder / package, ignore_errors=True)
         copy_app(folder, without)
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Refuse a file that cannot be written; raises ``TermsError``."""
+    try:
+        yield
     except OSError as error:
         raise TermsError(f"{error.filename} cannot be written: {error.strerror}") from None
 
@@ -194,13 +200,15 @@ def run_config_table(changed: Mapping[str, Value] = {}) -> str:
         f"{HEAD}  # every key with its default; written by docs/run_config.py",
         f'{RESUME_FROM} = ""  # the server\'s own: no term',
     ]
-    for row in flat_rows():
-        value = row.toml if row.key not in changed else as_toml(changed[row.key])
-        lines.append(f"{row.key} = {value}")
-    settings = [*release_rows(), *setting_rows(SETTINGS_OWNERS)]
+
+    def line(row: Row, key: str) -> str:
+        return f"{key} = {as_toml(changed.get(row.key, row.default))}"
+
+    lines += [line(row, row.key) for row in flat_rows()]
+    settings = [*table_rows(), *setting_rows(SETTINGS_OWNERS)]
     for name, rows in groupby(settings, key=lambda row: row.group):
         lines += ["", f"[tool.flwr.app.config.{name}]"]
-        lines += [f"{row.key.removeprefix(f'{name}.')} = {row.toml}" for row in rows]
+        lines += [line(row, row.key.removeprefix(f"{name}.")) for row in rows]
     return "\n".join(lines)
 
 

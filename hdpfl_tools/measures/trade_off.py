@@ -39,7 +39,7 @@ def true_positive_rate(
     Raises:
         AccountingError: the rate is not in (0, 1).
     """
-    from hdpfl_flower.privacy.pld import GridAccountant
+    from hdpfl_tools.measures.pld import GridAccountant
 
     if not 0 < false_positive_rate < 1:
         raise AccountingError("a false-positive rate must lie in (0, 1)")

@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from hdpfl_flower.data.run_task import IMAGE_TASKS, task_of
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.models.networks import import_torchvision
+from hdpfl_flower.models.image_networks import import_torchvision
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.system.paths import expanded
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 """Names of owners 0 to 3 of the data set ``heart``."""
@@ -83,6 +84,19 @@ _IMAGES = {
 """Image sets; EMNIST is its split 'balanced', scaled like MNIST."""
 
 
+def how_to_get(name: str) -> str:
+    """Return the command that makes a named data set, or the place where it lies."""
+    if name == "digits":
+        return "it comes with scikit-learn"
+    if name not in _IMAGES:
+        return "deploy/demo of the repository holds it"
+    reader, split = _IMAGES[name].reader, "'balanced', " if name == "emnist" else ""
+    return (
+        f'python -c "from torchvision.datasets import {reader} as D; '
+        f"D('DIR', {split}download=True)\""
+    )
+
+
 @lru_cache(maxsize=2)
 def load_dataset(name: str, data_dir: str) -> Dataset:
     """Return a named data set, cached by arguments; do not modify it.
@@ -108,8 +122,10 @@ def load_dataset(name: str, data_dir: str) -> Dataset:
     if name == "digits":
         return _digits(task)
     if not data_dir:
-        raise DataError(f"'data-dir' is empty; set it to the folder that holds '{name}'")
-    folder = Path(data_dir).expanduser()
+        raise DataError(
+            f"'data-dir' is empty; set it to the folder that holds '{name}': {how_to_get(name)}"
+        )
+    folder = expanded(data_dir)
     if name == "heart":
         return _heart(folder, task)
     train, test = (_images(name, folder, is_train) for is_train in (True, False))
@@ -182,9 +198,11 @@ def dataset_of_owners(task: Task, records: Sequence[Records]) -> Dataset:
     """Return all owners' records, every 5th of each for testing."""
     position = np.concatenate([np.arange(len(owned)) for owned in records])
     owners = np.repeat(np.arange(len(records)), [len(owned) for owned in records])
+    missing = [owned.missing for owned in records if owned.missing is not None]
     together = Records(
         np.concatenate([owned.features for owned in records]),
         np.concatenate([owned.targets for owned in records]),
+        np.concatenate(missing) if len(missing) == len(records) else None,
     )
     is_test = position % 5 == 4
     return Dataset(

@@ -13,7 +13,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.run_task import task_of
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.task import Records
-from hdpfl_flower.releases.of_run import sent_kinds
+from hdpfl_flower.releases.of_run import final_kinds
 from hdpfl_flower.work.backbone import Backbone
 from hdpfl_tools.simulation.own_data.dataset import (
     OwnSource,
@@ -123,7 +123,7 @@ class Sizes(NamedTuple):
 
 
 def _tested_at_sites(config: RunConfig) -> bool:
-    return config.terms.evaluation == "sites" or bool(sent_kinds(config.terms))
+    return config.terms.evaluation == "sites" or bool(final_kinds(config.terms))
 
 
 def sizes_of(config: RunConfig, number: int) -> Sizes:

@@ -16,7 +16,8 @@ from typing import Any
 from hdpfl_flower.ledger.account import Account
 from hdpfl_flower.ledger.hash_chain import Chain, Entry
 from hdpfl_flower.ledger.ledger import Ledger
-from hdpfl_flower.ledger.locks import ReleaseLock
+from hdpfl_flower.ledger.new_chain import create_chain
+from hdpfl_flower.ledger.site_ledger import ReleaseLock
 
 
 class MemoryChain(Chain):
@@ -65,7 +66,7 @@ class MemoryChain(Chain):
         """
         if self._written == len(self._texts):
             return
-        make = Chain if self._path.is_file() else Chain.create
+        make = Chain if self._path.is_file() else create_chain
         with contextlib.closing(make(self._path, durable=False)) as file, file.transaction():
             for moment, kind, text in self._texts[self._written :]:
                 file.append(kind, json.loads(text), moment)

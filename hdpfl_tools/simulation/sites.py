@@ -12,13 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from flwr.app import Context
 
 from client_app.after_run.personal_model import personal_model_file
-from client_app.site.site import Site, SiteContext, check_no_own_dataset
+from client_app.site.site import Site, SiteContext, check_no_own_dataset, data_of
 from client_app.training.ditto import kept_personal_path
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
@@ -27,16 +28,28 @@ from hdpfl_flower.config.settings import Value
 from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import Declined, Reason
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
-from hdpfl_flower.ledger.withdrawals import account_at, withdrawn_by
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.site_ledger import Reservation
 from hdpfl_flower.models.networks import is_user_code
-from hdpfl_flower.models.site_records import SiteRecords
-from hdpfl_flower.models.task import Task
+from hdpfl_flower.models.task import SiteRecords, Task
+from hdpfl_flower.privacy.accounting import account_by
 from hdpfl_flower.privacy.noise import ReleaseStreams
-from hdpfl_flower.system.paths import available_cores, runs_dir
+from hdpfl_flower.system.devices import available_cores
+from hdpfl_flower.system.paths import runs_dir
 from hdpfl_tools.simulation.drawn_records import simulated_records, sizes_of
 from hdpfl_tools.simulation.in_memory_ledger import SimulatedLedger
 from hdpfl_tools.simulation.scenarios.budgets import draw_epsilons
+from hdpfl_tools.tables.withdrawals import account_at, withdrawn_by
+
+
+def by_arrays(interval: float) -> Any:
+    """Return the accountant of simulations on a grid of this width."""
+    from hdpfl_tools.measures.pld import GridAccountant
+
+    return GridAccountant(interval)
+
+
+account_by(by_arrays)  # thousands of sites plan in this process
 
 Trained = dict[tuple[str, str], npt.NDArray[np.float32]]
 """Ends of local SGD, or noisy updates, shape ``(d,)``, by request digest and purpose."""
@@ -155,9 +168,10 @@ class SimulatedSite(Site):
     def _records(self) -> SiteRecords:
         if self.profile.data is not None:
             return self._embedded()
-        return SiteRecords(
+        records = SiteRecords(
             *simulated_records(self.config, self.place.index, self.place.number)
         )  # read by any backbone
+        return records.embedded(self.task) if self.terms.scales else records
 
     def _stored(self, task: Task) -> SiteRecords:
         """Return the records of ``[data]``, read anew for each message.
@@ -166,9 +180,7 @@ class SimulatedSite(Site):
             DataError: as ``read_site_data``.
             LedgerError: the profile's ledger cannot say which units withdrew.
         """
-        source, paths = self.profile.data, self.profile.ledger
-        if source is None:
-            raise Declined(Reason.PROFILE, "[data] is missing; say where the site's records lie")
+        source, paths = data_of(self.profile), self.profile.ledger
         from hdpfl_tools.tables.site_data import stored_site_data
 
         if paths is not None:
@@ -248,7 +260,7 @@ def draw_profile(config: RunConfig, index: int, number: int) -> Profile:
             seed=config.simulation.seed,
             # A simulated site runs on the machine of the model's author.
             model=terms.model if is_user_code(terms.model) else "",
-            trusts_server=terms.noise == "server",
+            trusts_server=not terms.source.site_plans,
         )
     )
 

@@ -25,11 +25,12 @@ import torch
 from client_app.training.plain_sgd import Vector
 from hdpfl_flower.engines.dpsgd import Pull, pull_share
 from hdpfl_flower.engines.engines import outer_squared_norms
-from hdpfl_flower.models.exact_arithmetic import exact_arithmetic
 from hdpfl_flower.models.losses import output_gradient, weighted
+from hdpfl_flower.models.row_batches import exact_arithmetic
 from hdpfl_flower.models.task import Records, Task
-from hdpfl_flower.privacy.noise import ReleaseStreams, add_noises
+from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import RoundPlan
+from hdpfl_tools.simulation.stacked_noise import add_noises
 from hdpfl_tools.simulation.stacked_sgd import Stack
 
 _AT_ONCE = 2**19

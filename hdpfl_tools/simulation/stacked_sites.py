@@ -20,20 +20,20 @@ from dataclasses import dataclass, field
 from flwr.app import Message
 
 from client_app.after_run.personal_model import personal_model_path
-from client_app.app import plan_of, reserve
+from client_app.app import plan_of
 from client_app.site.consent import check_consent
 from client_app.site.site import Site, open_site
-from client_app.training.client_level import UPDATE, ClientLevelTrainer
+from client_app.training.client_level import ClientLevelTrainer
 from client_app.training.ditto import PERSONAL, personal_job
 from client_app.training.plain_sgd import LocalJob
-from client_app.training.trainer import UPDATE as NOISY_UPDATE
 from client_app.training.trainer import Trainer
 from hdpfl_flower import wire
 from hdpfl_flower.engines.unit_engines import UnitEngine
 from hdpfl_flower.privacy.plan import Plan
 from hdpfl_flower.privacy.policy import check_policy, check_round
-from hdpfl_flower.releases import asked
+from hdpfl_flower.releases import releases_asked
 from hdpfl_flower.releases.of_run import has_personal_state, makes_personal_model
+from hdpfl_flower.releases.rounds import UPDATE
 from hdpfl_flower.reply_time import node_profile
 from hdpfl_flower.system.devices import pick_device
 from hdpfl_flower.wire import Instructions
@@ -134,7 +134,7 @@ def _read(asked: Sequence[Asked], private: bool) -> _Found:
             # Parts of a model train in phases, each site by itself.
             if has_personal_state(terms):
                 continue
-            if terms.noise != "server" and not (private and terms.noise == "records"):
+            if terms.source.site_plans and not (private and terms.source.own_noise):
                 continue
             site = open_site(context, terms, node_profile(context.node_config))
             check_policy(site.profile, terms)
@@ -143,7 +143,7 @@ def _read(asked: Sequence[Asked], private: bool) -> _Found:
             stack = stack_for(terms.model, site.task, device)
             if stack is None:
                 continue
-            if terms.noise == "records":
+            if terms.source.own_noise:
                 _reserve(site, instructions, context, groups, stack)
                 continue
             passes = groups.passes.setdefault((stack, terms.learning_rate), [])
@@ -164,15 +164,15 @@ def _reserve(
     if makes_personal_model(site.terms):
         personal_model_path(site)
     trainer = Trainer(site, instructions)
-    plan, charged = plan_of(site, instructions)
-    at_start = any(kind.when(site.task) == "start" for kind in asked(instructions.terms))
-    if plan is None or at_start:
+    paid = plan_of(site)
+    at_start = any(kind.when(site.task) == "start" for kind in releases_asked(site.terms))
+    if paid is None or at_start:
         return
-    job = _job(site, instructions, trainer, plan)
+    job = _job(site, instructions, trainer, paid.plan)
     if job is None:
         return
-    key = instructions.digest, NOISY_UPDATE
-    taken = reserve(site, instructions, NOISY_UPDATE, charged, plan.rounds)
+    key = instructions.digest, UPDATE.release
+    taken = site.reserve(instructions, UPDATE)
     if isinstance(taken, bytes):
         return  # sealed before: the site sends the same bytes again
     context.taken[key] = taken
@@ -195,7 +195,7 @@ def _job(site: Site, instructions: Instructions, trainer: Trainer, plan: Plan) -
         trainer.start,
         site.training_records(),
         plan.round(server_round, instructions.terms.clip_norm),
-        site.streams(server_round, NOISY_UPDATE),
+        site.streams(server_round, UPDATE.release),
         trainer.pull,
     )
 
@@ -203,8 +203,8 @@ def _job(site: Site, instructions: Instructions, trainer: Trainer, plan: Plan) -
 def _of_site(site: Site, instructions: Instructions, trained: Trained) -> Iterator[_Pass]:
     """Yield a site's passes: update, and personal model if requested."""
     trainer = ClientLevelTrainer(site, instructions)
-    stream = site.streams(instructions.server_round, UPDATE).sampling
-    yield _Pass(trained, (instructions.digest, UPDATE), trainer.job(stream))
+    stream = site.streams(instructions.server_round, UPDATE.release).sampling
+    yield _Pass(trained, (instructions.digest, UPDATE.release), trainer.job(stream))
     job = personal_job(site, instructions, trainer.start)
     if job is not None:
         yield _Pass(trained, (instructions.digest, PERSONAL), job)

@@ -33,8 +33,7 @@ from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.audit import Evidence, Guesses, evidence_of
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import Plan, make_plan
-from hdpfl_flower.system.devices import present
-from hdpfl_flower.system.paths import available_cores
+from hdpfl_flower.system.devices import available_cores, present
 
 ENGINES = ("linear", "bookkeeping", "vmap", "opacus")
 DELTA = 1e-5

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from client_app.after_run.personal_model import PersonalModel, folded, save_personal_model
+from client_app.after_run.personal_model import PersonalModel, save_personal_model
 from client_app.training.plain_sgd import LocalJob, network_for, shuffled_batches
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.data.run_task import task_for
@@ -25,6 +25,7 @@ from hdpfl_flower.models.parts import parts_of
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.system.devices import pick_device
+from hdpfl_tools.site.stored_models import folded
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ epsilon = {self.epsilon!r}
 delta = {delta!r}
 
 [training]
-# Expected records of a noisy step.
+# Expected records of a noisy step; "all" for runs that sum parts of sites alone.
 batch-size = {self.batch_size or max(1, round(self.records / _BATCHES))}
 # About the records for training: public, so round it.
 declared-records = {self.records}

@@ -7,18 +7,23 @@ profile and columns of the schema, never a value of either.
 
 from __future__ import annotations
 
+import datetime
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.config.data_source import NOBODY, DataSource, OwnColumn, Withdrawn
-from hdpfl_flower.data.columns import Cells, Mask, Notation, plain, value_key
+from hdpfl_flower.config.redacted import Redacted
+from hdpfl_flower.data.columns import Cells, Mask, Notation
 from hdpfl_flower.data.schema import CategoryColumn, Column, EventColumn, Label, Schema
+from hdpfl_flower.data.values import plain, value_key
 from hdpfl_flower.errors import DataError
-from hdpfl_tools.tables.table_reader import AS_USUAL, Form, RawTable, Redacted, Wanted
+from hdpfl_tools.tables.sources.csv_rows import AS_USUAL, Form
+from hdpfl_tools.tables.sources.header import Wanted
+from hdpfl_tools.tables.table_reader import RawTable
 
 _ABOVE = (b">", b">=", "\u2265".encode())
 _LIMIT = re.compile(rb"(<=?|>=?|\xe2\x89\xa4|\xe2\x89\xa5) *(.*)", re.DOTALL)
@@ -50,7 +55,9 @@ class OwnTable(Redacted):
     def of(cls, source: DataSource) -> OwnTable:
         """Return the format stated in the profile's ``[data]``."""
         notation = Notation(source.decimal, source.thousands)
-        form = Form(source.encoding, source.delimiter, notation)
+        form = Form(
+            source.encoding, source.delimiter, notation, source.sheet, source.select, source.skip
+        )
         per_unit, withdrawn = source.records_per_unit, source.withdrawn()
         return cls(form, source.missing, source.columns, source.last_by, per_unit, withdrawn)
 
@@ -60,6 +67,8 @@ class OwnTable(Redacted):
 
     def wanted(self, name: str, aliases: Sequence[str] = ()) -> Wanted:
         """Return the table column for the schema's column ``name``."""
+        if self.own(name).absent:
+            return Wanted((name,), f"'{name}'", absent=True)
         if name_here := self.own(name).name:
             return Wanted((name_here,), f"of 'data.columns.{name}.name' for '{name}'")
         return Wanted((name, *aliases), f"'{name}'")
@@ -67,7 +76,7 @@ class OwnTable(Redacted):
     def reference(self, name: str) -> Wanted | None:
         """Return the reference date column for ``name``, or None."""
         column = self.own(name)
-        if not column.to or column.reference_date:
+        if not column.to or _date(column.reference):
             return None
         return Wanted((column.reference,), f"of 'data.columns.{name}.reference' for '{name}'")
 
@@ -116,10 +125,15 @@ class OwnTable(Redacted):
             if name not in self.columns:
                 continue
             written, key = self.columns[name], f"data.columns.{name}"
+            if written.absent and name in reserved:
+                raise DataError(
+                    f"'{key}.absent' is of the label or of the id, without which no record counts; "
+                    "remove it"
+                )
             is_number = name != schema.id and not groups
             if written.is_scaled and not is_number:
                 raise DataError(
-                    f"'{key}' has 'factor', 'offset', 'to', 'strip' or 'below-limit', which make "
+                    f"'{key}' has 'factor', 'to', 'units' or another key that makes "
                     f"numbers, and '{name}' is no number in the run's 'schema'; remove them"
                 )
             keys = {value_key(value) for values in groups for value in values}
@@ -162,7 +176,7 @@ class OwnTable(Redacted):
             ages = written.to == "age"
             numbers = completed_years(days, since) if ages else days - since
             cells, missing = replace(cells, numbers=numbers, texts=None), missing | unknown
-        if (written.strip or written.below_limit) and cells.texts is not None:
+        if written.is_marked and cells.texts is not None:
             marked = [
                 marked_number(text, written, self.form.notation) for text in cells.texts.plain
             ]
@@ -180,7 +194,7 @@ class OwnTable(Redacted):
         """Return reference dates in days (n,), NaN for none, and missing ones."""
         written, wanted = self.own(name), self.reference(name)
         if wanted is None:
-            days = (np.datetime64(written.reference_date, "D") - _EPOCH).astype(np.float64)
+            days = (np.datetime64(_date(written.reference), "D") - _EPOCH).astype(np.float64)
             return np.full(rows, days), np.zeros(rows, dtype=bool)
         column = raw.columns[wanted]
         days_since = column.days(written.date_formats, written.century_from)
@@ -222,19 +236,43 @@ class OwnTable(Redacted):
 def marked_number(text: bytes, column: OwnColumn, notation: Notation) -> float:
     """Return the number in ``text`` without the column's marks, or NaN.
 
-    Linear in the text: each mark is removed once from each end.
+    Linear in the text: each mark is removed once from each end, a unit from the last.
 
     >>> own = OwnColumn.model_validate({"below-limit": "half", "strip": ["mg/l"]})
     >>> [marked_number(text, own, Notation(",")) for text in (b"< 3 mg/l", b">500", b"mg/l")]
     [1.5, 500.0, nan]
+    >>> own = OwnColumn.model_validate({"trailing-minus": True, "units": {"g": 1e3, "mg": 1.0}})
+    >>> [marked_number(text, own, Notation()) for text in (b"5.2-", b"2 g", b"2mg", b"-5-", b"7")]
+    [-5.2, 2000.0, 2.0, nan, 7.0]
     """
-    for mark in sorted(filter(None, map(plain, column.strip)), key=len, reverse=True):
-        text = text.removeprefix(mark.encode()).removesuffix(mark.encode()).strip()
     share = 1.0
+    if column.units:
+        unit = unit_in(text, [*column.units])
+        text = text.removesuffix(plain(unit).encode()).strip()
+        share = column.units.get(unit, 1.0)
+    for mark in by_length(column.strip):
+        text = text.removeprefix(mark.encode()).removesuffix(mark.encode()).strip()
     if column.below_limit and (limit := _LIMIT.fullmatch(text)):
-        share = 0.5 if column.below_limit == "half" and limit[1] not in _ABOVE else 1.0
+        share *= 0.5 if column.below_limit == "half" and limit[1] not in _ABOVE else 1.0
         text = limit[2]
+    if column.trailing_minus and text.endswith(b"-") and text[:1] not in (b"-", b"+"):
+        text = b"-" + text[:-1].strip()
     return share * notation.number_in(text)
+
+
+def by_length(marks: Iterable[str]) -> list[str]:
+    """Return marks in ASCII signs, the longest first."""
+    return sorted(filter(None, map(plain, marks)), key=len, reverse=True)
+
+
+def unit_in(text: bytes, units: Iterable[str]) -> str:
+    """Return the longest of ``units`` that ends a text.
+
+    >>> unit_in(b"2 mg", ["g", "mg"]), unit_in(b"2", ["g"])
+    ('mg', '')
+    """
+    ends = [unit for unit in units if text.endswith(plain(unit).encode())]
+    return max(ends, key=len, default="")
 
 
 def outcomes(schema: Schema) -> tuple[Label | EventColumn, ...]:
@@ -285,3 +323,11 @@ def _year_and_day(
     month = months.astype(np.int64) - year * 12
     day = (dates - months).astype(np.int64)
     return year, month * 32 + day
+
+
+def _date(reference: str) -> datetime.date | None:
+    """Return the date in ``reference``; None where it names a column or is empty."""
+    try:
+        return datetime.date.fromisoformat(reference)
+    except ValueError:
+        return None

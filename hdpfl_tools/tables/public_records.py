@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from hdpfl_flower.config.data_source import DataSource
@@ -11,6 +9,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.errors import DataError, TermsError
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.system.paths import expanded
 from hdpfl_tools.simulation.own_data.dataset import dataset_of
 from hdpfl_tools.tables.site_data import read_site_data
 from strategies.guards.public_records import OTHERWISE, RECORDS
@@ -37,14 +36,13 @@ def public_records(config: RunConfig, task: Task) -> tuple[Records, str]:
             )
         first = np.arange(min(RECORDS, len(test)))
         return test.take(first), f"'dataset' '{terms.dataset}'"
-    path = Path(file).expanduser()
+    path = expanded(file)
     kind = path.suffix.removeprefix(".").lower()
-    if kind not in FILES:
+    if kind not in FILES or not path.is_file():
         raise TermsError(
-            f"run config: 'public-records' is '{file}', and must end in {', '.join(FILES)}"
+            f"run config: 'public-records' is '{file}'; name a file that is there and ends in "
+            f"{', '.join(FILES)}"
         )
-    if not path.is_file():
-        raise TermsError(f"run config: 'public-records': there is no file {path.absolute()}")
     unit = Schema.load(terms.schema_text).id if terms.schema_text else ""
     source = DataSource.model_validate({"format": kind, "path": path.absolute(), "id": unit})
     try:

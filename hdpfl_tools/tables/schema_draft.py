@@ -12,28 +12,22 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from hdpfl_flower.config.data_source import OwnColumn
+from hdpfl_flower.config.redacted import Redacted
 from hdpfl_flower.config.toml_text import as_toml
-from hdpfl_flower.data.columns import (
-    BLANK,
-    PLAIN,
-    GatheredTexts,
-    Mask,
-    Notation,
-    Texts,
-    value_key,
-)
+from hdpfl_flower.data.columns import BLANK_BYTES, PLAIN, Mask, Notation, Texts
 from hdpfl_flower.data.placeholders import TO_CHOOSE
 from hdpfl_flower.data.schema import MAX_FEATURES
+from hdpfl_flower.data.values import value_key
 from hdpfl_flower.errors import DataError
-from hdpfl_tools.tables.screen.column_kinds import CENTURY, ColumnKind, is_date, kind_of
+from hdpfl_tools.tables.screen.column_kinds import ColumnKind, kind_of
 from hdpfl_tools.tables.screen.losses import Labels, loss_of_rows
 from hdpfl_tools.tables.screen.lost_rows import (
     LostRow,
@@ -42,29 +36,29 @@ from hdpfl_tools.tables.screen.lost_rows import (
     lost_rows,
     one_cell_longer,
 )
-from hdpfl_tools.tables.table_reader import (
-    DELIMITERS,
-    TITLES,
-    Form,
-    Redacted,
-    UncutRows,
-    Wanted,
-    cut,
-    header_name,
-    lines_of,
-    separator_in,
-)
+from hdpfl_tools.tables.screen.notations import notation_of
+from hdpfl_tools.tables.screen.repeats import about_placeholder, about_repeats
+from hdpfl_tools.tables.sources.arrow_texts import texts_in
+from hdpfl_tools.tables.sources.csv_rows import AS_USUAL, CsvRows, Form
+from hdpfl_tools.tables.sources.date_forms import CENTURY
+from hdpfl_tools.tables.sources.file_kinds import kind_of_file, opened_text
+from hdpfl_tools.tables.sources.header import Wanted, header_name, is_number_or_date
+from hdpfl_tools.tables.sources.open_rows import Rows, open_rows
 
 READ = 200_000
 """Maximum number of records read for a draft, to bound memory."""
-_NOTATIONS = (PLAIN, *(Notation(*marks) for marks in (",", ",.", ".,", ".'", ". ", ", ")))
 _OF_SCHEMA = ("", "?", "NA")
 _MARKS = (  # noqa: SIM905 - a list of them would be a page
-    "N/A|n/a|#N/A|#NV|NULL|null|NaN|nan|None|none|-|--|."
-    "|k.A.|k. A.|n.b.|n. b.|unbekannt|unknown|missing|fehlt"
+    "N/A|n/a|NA|na|N.A.|n.a.|#N/A|#NV|NULL|null|Null|NaN|nan|NAN|-nan|NaT|<NA>|<na>|None|none|NONE"
+    "|\\N|(null)|(NULL)|[NULL]|[null]|<null>|<NULL>|NIL|nil|Nil|#DIV/0!|#VALUE!|#REF!|#NUM!|#NAME?"
+    "|#NULL!|1.#QNAN|1.#IND|-1.#IND|-|--|---|.|..|...|\u2014|?|??|n.d.|ND|UNK|k.A.|k. A.|n.b.|n. b."
+    "|unbekannt|Unbekannt|unknown|Unknown|UNKNOWN|missing|Missing|MISSING|fehlt"
 ).split("|")
 """Export marks of missing values, proposed for the profile where found."""
-_WORDS = frozenset(("None", "none", "unbekannt", "unknown", "-", "--"))
+_WORDS = frozenset(
+    ("None", "none", "NONE", "unbekannt", "Unbekannt", "unknown", "Unknown", "UNKNOWN", "missing",
+     "Missing", "MISSING", "UNK", "ND", "nil", "Nil", "NIL", "na", "-", "--")
+)  # fmt: skip
 """Those of them that may be a category: of a column where they are rare, or numbers are not."""
 _RARE = 0.05
 _LABELS = 10
@@ -89,13 +83,14 @@ class Draft(Redacted):
     names: tuple[str, ...]
 
 
-def draft_schema(path: Path, label: str = "", unit: str = "") -> Draft:
-    """Return a schema proposed for the CSV at ``path``.
+def draft_schema(path: Path, label: str = "", unit: str = "", form: Form = AS_USUAL) -> Draft:
+    """Return a schema proposed for the table at ``path``.
 
     Args:
         path: the file; encoding, delimiter and notation are found.
         label: name of the column to predict; empty: still to be chosen.
         unit: name of the column of the protected unit; empty: none.
+        form: of the table, where it is not to be found.
 
     Raises:
         DataError: the file cannot be read, is no table with a header, or lacks a column named.
@@ -104,14 +99,17 @@ def draft_schema(path: Path, label: str = "", unit: str = "") -> Draft:
         ``text`` is a function of the header, of ``label``, ``unit`` and of the kinds of columns:
         no other content of a record is in it.
     """
-    form = Form(_encoding(path))
-    lines = lines_of(path, form)
-    header, form, titles, rest = _header(lines, form)
+    form = replace(form, encoding=_encoding(path))
+    rows_read = open_rows(path, "table", form)
+    header, titles = rows_read.header, rows_read.titles
     for number, cell in enumerate(header, 1):
         _check_no_record(number, header_name(cell), None)
-    columns, rows, more, lost = _gathered(rest, form, header)
+    if isinstance(rows_read, CsvRows):
+        form = replace(form, delimiter=rows_read.delimiter.decode("latin-1"))
+    columns, rows, more, lost = _gathered(rows_read)
     names, notes = _names(header, columns, label, unit)
-    form = replace(form, notation=_notation(columns))
+    notation, ambiguous = notation_of(columns)
+    form = replace(form, notation=notation)
     marks = _missing_marks(columns, form.notation)
     missing = {value_key(mark) for mark in (*_OF_SCHEMA, *marks)}
     labels = None
@@ -123,23 +121,43 @@ def draft_schema(path: Path, label: str = "", unit: str = "") -> Draft:
                 "or export it"
             )
         labels = _labels(columns[names.index(label)], held, lost, names.index(label))
-    seen = []
-    for name, texts in zip(names, columns, strict=True):
-        if name == unit != "":
-            seen.append(ColumnKind(name, "left out", f"'{name}': the protected unit"))
-        elif name:
-            by_label = None if name == label else labels
-            held = _present(texts, missing)
-            seen.append(kind_of(name, texts, held, form.notation, by_label))
+    seen = [
+        ColumnKind(name, "left out", f"'{name}': the protected unit")
+        if name == unit
+        else kind_of(
+            name,
+            texts,
+            _present(texts, missing),
+            form.notation,
+            None if name == label else labels,
+        )
+        for name, texts in zip(names, columns, strict=True)
+        if name
+    ]
     first = f"{rows} records read{', the first ones alone' if more else ''}"
-    if titles:
-        notes.insert(0, f"{titles} lines stand before the header, and are passed over")
+    notes = [*_about_table(names, columns, unit, ambiguous, titles), *notes]
     return Draft(
         _schema_text(seen, label, unit),
-        _as_profile(path, form, marks, seen, unit),
+        _as_profile(path, form, marks, seen, unit) + (f"\n# {ambiguous}" if ambiguous else ""),
         (first, *_losses(rows, lost, seen, labels), *notes),
         tuple(filter(None, names)),
     )
+
+
+def _about_table(
+    names: Sequence[str], columns: Sequence[Texts], unit: str, ambiguous: str, titles: int
+) -> Iterator[str]:
+    """Yield notes on the whole table."""
+    if titles:
+        yield f"{titles} lines stand before the header, and are passed over"
+    if ambiguous:
+        yield f"warning: {ambiguous}"
+    if unit:
+        ids = columns[names.index(unit)].ids()
+        yield from about_placeholder([text for text in ids if text], "data.missing")
+    else:
+        named = {name: texts for name, texts in zip(names, columns, strict=True) if name}
+        yield from about_repeats(named, ())
 
 
 def _losses(
@@ -186,37 +204,13 @@ def _missing_marks(columns: Sequence[Texts], notation: Notation) -> list[str]:
     return [mark for mark in _MARKS if is_mark.get(mark)]
 
 
-def _header(lines: Iterator[bytes], form: Form) -> tuple[list[bytes], Form, int, Iterator[bytes]]:
-    """Return header, form, lines before it, and records.
-
-    A title has at least two cells less than most lines, or one that is not empty; and two at most
-    by any delimiter, as else a record could become the names.
-    """
-    first = [*islice(lines, 2 * TITLES)]
-    mark = separator_in(first[0]) if first else b""
-    first = first[1:] if mark else first
-    if not first:
-        raise DataError("the table is empty; its first line must be a header of names")
-    headers = [
-        (cut(first[0], delimiter), delimiter, 0) for delimiter in ([mark] if mark else DELIMITERS)
-    ]
-    is_names = any(sum(map(bool, cells)) > 2 for cells, _, _ in headers)
-    for _, delimiter, _ in () if is_names else tuple(headers):
-        cells = [cut(line, delimiter) for line in first]
-        width, times = Counter(map(len, cells)).most_common(1)[0]
-        place = next((place for place, row in enumerate(cells) if not _is_title(row, width)), 0)
-        is_header = times > 2 and 0 < place < TITLES and len(cells[place]) == width
-        if is_header and not any(map(_is_number_or_date, map(header_name, cells[place]))):
-            headers.append((cells[place], delimiter, place))
-    header, mark, titles = max(headers, key=lambda candidate: (len(candidate[0]), candidate[2]))
-    return header, replace(form, delimiter=mark.decode()), titles, chain(first[titles + 1 :], lines)
-
-
 def _encoding(path: Path) -> str:
-    """Return the encoding: valid UTF-8, else cp1252."""
+    """Return the encoding of a CSV: valid UTF-8, else cp1252."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        with path.open("rb") as file:
+        if kind_of_file(path) not in ("csv", "gzip", "zip"):
+            return "utf-8"
+        with opened_text(path) as file:
             while chunk := file.read(2**20):
                 decoder.decode(chunk)
     except UnicodeDecodeError:
@@ -226,17 +220,8 @@ def _encoding(path: Path) -> str:
     return "utf-8"
 
 
-def _is_title(cells: Sequence[bytes], width: int) -> bool:
-    """Return whether a line is no header of ``width`` cells.
-
-    R's header may have one cell less than its rows, which must not become names.
-    """
-    few = max(1, min(2, width - 3))
-    return width > 2 and (len(cells) <= width - 2 or sum(map(bool, cells)) <= few)
-
-
 def _names(
-    cells: Sequence[bytes], columns: Sequence[Texts], label: str, unit: str
+    cells: Sequence[bytes | str], columns: Sequence[Texts], label: str, unit: str
 ) -> tuple[list[str], list[str]]:
     """Return names, empty where left out, and notes.
 
@@ -246,7 +231,8 @@ def _names(
     if len(cells) < 2:
         raise DataError(
             "no delimiter is found in the first line; the table needs a header, with commas, "
-            "semicolons, tabs or bars between the names"
+            "semicolons, tabs, bars or ^ between the names; name another by --delimiter, and of "
+            "columns that several blanks part make one first: tr -s ' ' ','"
         )
     names = [*map(header_name, cells)]
     used, notes = [*names], []
@@ -263,7 +249,7 @@ def _names(
                 )
             used[place] = ""
             notes.append(f"'{name}': left out, more than one column has this name")
-        elif name.encode() != cells[place].strip(BLANK.encode()):
+        elif isinstance(cell := cells[place], bytes) and name.encode() != cell.strip(BLANK_BYTES):
             notes.append(f"'{name}': written in the header with other blanks, quotes or lines")
     for option, name in (("--label", label), ("--id", unit)):
         if name and name not in used:
@@ -275,7 +261,7 @@ def _names(
 
 def _check_no_record(number: int, name: str, texts: Texts | None) -> None:
     """Refuse numbers and dates as names, but years above other ``texts``."""
-    if _is_number_or_date(name) and not _is_year(name, texts):
+    if is_number_or_date(name) and not _is_year(name, texts):
         raise DataError(
             f"cell {number} of the first line is a number or a date: the line looks like a "
             "record; write a header of names above it"
@@ -304,47 +290,31 @@ def _is_year(name: str, texts: Texts | None) -> bool:
     return bool(_YEAR.fullmatch(name)) and 2 * sum(years) < len(years)
 
 
-def _is_number_or_date(name: str) -> bool:
-    numbers = any(np.isfinite(notation.number_in(name.encode())) for notation in _NOTATIONS)
-    return numbers or is_date(name)
-
-
-def _gathered(
-    lines: Iterator[bytes], form: Form, header: Sequence[bytes]
-) -> tuple[list[Texts], int, bool, list[LostRow]]:
+def _gathered(rows: Rows) -> tuple[list[Texts], int, bool, list[LostRow]]:
     """Return columns, rows, whether more follow, and lost rows."""
-    width, delimiter, rows = len(header), form.delimiter.encode(), 0
-    gathered = [GatheredTexts() for _ in header]
-    least = max(
-        [place + 1 for place, name in enumerate(header) if header_name(name)], default=width
-    )
-    uncut = UncutRows(delimiter, least)
-    for number, line in enumerate(islice(lines, READ)):
-        cells = cut(line, delimiter)
-        if not least <= len(cells) <= width:
-            uncut.add(number, line, cells)
-            continue
-        rows += 1
-        for column, cell in zip(gathered, [*cells, *[b""] * (width - len(cells))], strict=True):
-            column.add(cell)
-    every = {Wanted((), str(place)): place for place in range(width)}
-    lost = lost_rows(uncut.lost(every, width))
-    if not rows:
+    places, count = [*range(len(rows.header))], 0
+    parts: list[list[Any]] = [[] for _ in places]
+    batches = rows.batches(places, lost=True)
+    for batch in batches:
+        taken = min(len(batch.positions), READ - count)
+        count += taken
+        for part, column in zip(parts, batch.columns, strict=True):
+            part.append(column[:taken])
+        if count == READ:
+            break
+    every = {Wanted((), str(place)): place for place in places}
+    lost = lost_rows(rows.uncut.lost(every, len(places)))
+    if not count:
         longer = bool(lost) and {row.missing for row in lost} == {-1}
         raise DataError(
             "the table has no record that can be cut into the cells of its header"
             + (f": {one_cell_longer(lost)}" if longer else "")
         )
-    return [column.texts() for column in gathered], rows, next(lines, None) is not None, lost
-
-
-def _notation(columns: Sequence[Texts]) -> Notation:
-    """Return the notation that reads most cells as numbers, first on ties."""
-
-    def readable(notation: Notation) -> int:
-        return sum(int(np.isfinite(column.numbers(notation)).sum()) for column in columns)
-
-    return max(_NOTATIONS, key=readable)
+    columns = [
+        texts_in(part, rows.kinds[place] if rows.kinds else "text")
+        for place, part in enumerate(parts)
+    ]
+    return columns, count, rows.rows > count + len(lost) or next(batches, None) is not None, lost
 
 
 def _present(texts: Texts, marks: set[float | bytes]) -> Mask:
@@ -383,6 +353,7 @@ def _schema_text(seen: Sequence[ColumnKind], label: str, unit: str) -> str:
             unit_of = "years or days: dates become them by each site's profile" if is_date else ""
             parts.append(
                 f'type = "number"\nbounds = {some}  # {unit_of or "low, high; which unit?"}\n'
+                "# typical = [mean, deviation]  # is one known in public? It gains accuracy\n"
             )
     return "".join(parts)
 
@@ -391,10 +362,12 @@ def _as_profile(
     path: Path, form: Form, marks: Sequence[str], seen: Sequence[ColumnKind], unit: str
 ) -> str:
     """Return profile lines that make the table readable."""
-    lines = ["[data]", 'format = "csv"', f"path = {as_toml(str(path))}"]
+    lines = ["[data]", f"path = {as_toml(str(path))}"]
     lines += [f"id = {as_toml(unit)}"] if unit else []
     lines += [f"encoding = {as_toml(form.encoding)}"] if form.encoding != "utf-8" else []
-    lines.append(f"delimiter = {as_toml(form.delimiter)}")
+    lines += [f"delimiter = {as_toml(form.delimiter)}"] if form.delimiter else []
+    for key in ("sheet", "select", "skip"):
+        lines += [f"{key} = {as_toml(value)}"] if (value := getattr(form, key)) else []
     if form.notation != PLAIN:
         lines.append(f"decimal = {as_toml(form.notation.decimal)}")
     if form.notation.thousands:
@@ -402,12 +375,8 @@ def _as_profile(
     lines += [f"missing = {_texts(marks)}"] if marks else []
     every = [layout for column in seen for layout in column.formats]
     for column in seen:
-        if column.as_written.is_scaled and column.kind == "number":
-            lines.append(f"[data.columns.{as_toml(column.name)}]")
-            lines += (
-                [f"strip = {_texts(column.as_written.strip)}"] if column.as_written.strip else []
-            )
-            lines += ['below-limit = "half"  # or "limit"'] if column.as_written.below_limit else []
+        if column.as_written.is_marked and column.kind == "number":
+            lines += [f"[data.columns.{as_toml(column.name)}]", *_marks_of(column.as_written)]
         if column.kind == "date" and column.name != unit:
             # Formats of the other columns too: one of them may become the reference.
             formats = list(dict.fromkeys((*column.formats, *every)))
@@ -421,6 +390,21 @@ def _as_profile(
                 f'reference = "{TO_CHOOSE}"  # a date, or another column of dates',
             ]
     return "\n".join(lines)
+
+
+def _marks_of(written: OwnColumn) -> Iterator[str]:
+    """Yield the keys of a column's marks."""
+    if written.strip:
+        yield f"strip = {_texts(written.strip)}"
+    if written.units:
+        is_open = any(map(np.isnan, written.units.values()))
+        factors = (f"{as_toml(unit)} = {1 if is_open else x}" for unit, x in written.units.items())
+        note = "# choose, then remove the first sign: " if is_open else ""
+        yield f"{note}units = {{ {', '.join(factors)} }}"
+    if written.trailing_minus:
+        yield "trailing-minus = true"
+    if written.below_limit:
+        yield 'below-limit = "half"  # or "limit"'
 
 
 def _texts(values: Sequence[str]) -> str:

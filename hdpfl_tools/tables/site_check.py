@@ -7,21 +7,29 @@ run, the site is shown the texts themselves. Only commands of the site import th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from hdpfl_flower.config.data_source import TABLES, DataSource
 from hdpfl_flower.data.array_targets import targets_wanted
-from hdpfl_flower.data.schema import Label, Schema
+from hdpfl_flower.data.columns import Mask
+from hdpfl_flower.data.schema import Label, NumberColumn, Schema
 from hdpfl_flower.models.task import Task
-from hdpfl_tools.tables.own_table import OwnTable, outcomes
+from hdpfl_tools.tables.own_table import OwnTable, by_length, outcomes, unit_in
+from hdpfl_tools.tables.screen.cell_forms import in_words
 from hdpfl_tools.tables.screen.id_spellings import spellings
 from hdpfl_tools.tables.screen.images import about_images
 from hdpfl_tools.tables.screen.leaks import about_features
 from hdpfl_tools.tables.screen.losses import TableLosses, table_losses
+from hdpfl_tools.tables.screen.notations import notation_of
+from hdpfl_tools.tables.screen.repeats import about_placeholder, about_repeats
 from hdpfl_tools.tables.site_data import SiteData, read_site_data
-from hdpfl_tools.tables.table_reader import RawTable
+from hdpfl_tools.tables.sources.header import Wanted, header_name
+from hdpfl_tools.tables.sources.open_rows import open_rows
+from hdpfl_tools.tables.table_reader import RawTable, load_table
 from hdpfl_tools.tables.table_records import Summary, ids_of, load_rows
 
 MOST_UNREADABLE = 0.2
@@ -61,16 +69,21 @@ def check_site_data(
     lines += [f"left out: {count}, {why}" for why, count in reasons.items() if count]
     if source.format in TABLES:
         schema, site_table = Schema.load(schema_text), OwnTable.of(source)
-        raw, losses = _losses_of(source, schema, site_table)
+        raw, losses, of_training = _losses_of(source, schema, site_table, data.positions)
         lines += [line for _, line in losses.lines()]
         if losses.rows.lost == losses.rows.held > 0:
             return lines  # the cause of all that follows
         lines += _about_all_columns(schema, summary)
         lines += _about_mapping(source, schema)
-        lines += _about_missing(schema, summary, len(raw.positions))
+        if schema.label.bounds and (clipped := summary.clipped.get(schema.label.column)):
+            lines.append(f"column '{schema.label.column}': {clipped} clipped to the bounds")
         lines += _about_times(schema.label, summary, losses)
         lines += _about_dates(raw, schema, site_table)
-        lines += about_features(raw, schema, site_table, losses.labels)
+        lines += about_features(raw, schema, site_table, losses.labels, of_training)
+        lines += _about_units(raw, schema, site_table)
+        lines += _about_notation(raw, schema, site_table, source)
+        if not schema.id:
+            lines += _about_repeats(source, schema, site_table)
         names, rows = losses.labels.names, losses.labels.rows
         listed = ", ".join(f"'{name}' {(rows == group).sum()}" for group, name in enumerate(names))
         lines.append(f"label '{outcomes(schema)[-1].column}': {listed}")
@@ -89,30 +102,71 @@ def about_losses(source: DataSource, schema_text: str) -> list[str]:
     Raises:
         DataError: as :func:`read_site_data`.
     """
-    _, losses = _losses_of(source, Schema.load(schema_text), OwnTable.of(source))
+    _, losses, _ = _losses_of(source, Schema.load(schema_text), OwnTable.of(source), None)
     return [line for _, line in losses.lines()]
 
 
 def _losses_of(
-    source: DataSource, schema: Schema, site_table: OwnTable
-) -> tuple[RawTable, TableLosses]:
-    """Return the site's table, and its losses."""
+    source: DataSource,
+    schema: Schema,
+    site_table: OwnTable,
+    positions: npt.NDArray[np.int64] | None,
+) -> tuple[RawTable, TableLosses, Mask]:
+    """Return the site's table, its losses, and a mask of ``positions``."""
     wanted = site_table.all_wanted(schema)
-    raw = load_rows(source.path, source.format, wanted, schema, site_table, lost=True)
-    return raw, table_losses(raw, schema, site_table)
+    raw = load_rows(*source.place, wanted, schema, site_table, lost=True)
+    used = np.ones(len(raw.positions), dtype=bool)
+    if positions is not None and len(positions):
+        used = np.isin(raw.positions, positions)
+    return raw, table_losses(raw, schema, site_table, used), used
 
 
-def _about_missing(schema: Schema, summary: Summary, rows: int) -> Iterator[str]:
-    """Yield lines about missing cells, and clipped labels."""
+def _about_units(raw: RawTable, schema: Schema, site_table: OwnTable) -> Iterator[str]:
+    """Yield errors about columns of two units that are stripped."""
+    notation = site_table.form.notation
     for column in schema.columns:
-        gone = summary.filled[column.name] - summary.unreadable[column.name]
-        if rows and gone == rows:
-            line = f"warning: column '{column.name}' is missing in every record: its feature is"
-            yield f"{line} constant, and ε is spent on it all the same"
-        elif gone:
-            yield f"column '{column.name}': {gone} of {rows} cells are missing and filled"
-    if schema.label.bounds and (clipped := summary.clipped.get(schema.label.column)):
-        yield f"column '{schema.label.column}': {clipped} clipped to the bounds"
+        marks = by_length(site_table.own(column.name).strip)
+        if len(marks) < 2:
+            continue
+        texts = raw.columns[site_table.wanted(column.name, column.aliases)]
+        counts = np.bincount(texts.rows, minlength=len(texts.values)).tolist()
+        units: dict[str, list[float]] = {}
+        for text, count in zip(texts.plain, counts, strict=True):
+            if mark := unit_in(text, marks):
+                number = notation.number_in(text.removesuffix(mark.encode()).strip())
+                units.setdefault(mark, []).extend([number] * count)
+        if len({unit.casefold() for unit in units}) > 1:
+            yield (
+                f"error: column '{column.name}': 'strip' takes off {len(units)} units: "
+                f"{in_words(units)}: they would be read as one; give each its factor in "
+                f"'data.columns.{column.name}.units'"
+            )
+
+
+def _about_notation(
+    raw: RawTable, schema: Schema, site_table: OwnTable, source: DataSource
+) -> Iterator[str]:
+    """Yield the error about numbers of two notations of which the profile names none."""
+    wanted = [
+        site_table.wanted(column.name, column.aliases)
+        for column in schema.columns
+        if isinstance(column, NumberColumn) and not site_table.own(column.name).to
+    ]
+    _, ambiguous = notation_of([raw.columns[column] for column in wanted])
+    if ambiguous and not {"decimal", "thousands"} & source.model_fields_set:
+        yield f"error: {ambiguous}, in [data]"
+
+
+def _about_repeats(source: DataSource, schema: Schema, site_table: OwnTable) -> Iterator[str]:
+    """Yield warnings about repeated rows and a likely id."""
+    path, file_format = source.place
+    header = open_rows(path, file_format, site_table.form, site_table.all_wanted(schema)).header
+    names = Counter(filter(None, map(header_name, header)))
+    wanted = [Wanted((name,), f"'{name}'") for name, count in names.items() if count == 1]
+    raw = load_table(path, file_format, wanted, site_table.form)
+    columns = {each.names[0]: raw.columns[each] for each in wanted}
+    used = {site_table.wanted(column.name).names[0] for column in schema.columns}
+    yield from about_repeats(columns, [*used])
 
 
 def _about_dates(raw: RawTable, schema: Schema, site_table: OwnTable) -> Iterator[str]:
@@ -160,14 +214,18 @@ def _about_ids(source: DataSource, schema: Schema, summary: Summary) -> Iterator
     site_table = OwnTable.of(source)
     last_by = site_table.last_by
     wanted = [site_table.wanted(schema.id), *([site_table.dated] if last_by else [])]
-    raw = load_rows(source.path, source.format, wanted, schema, site_table)
+    raw = load_rows(*source.place, wanted, schema, site_table)
     if last_by and (undated := int(np.isinf(site_table.row_days(raw)).sum())):
         yield (
             f"warning: {undated} rows have no date in the column of 'data.row': such a row is used "
             f"only where its id has no other; is 'data.columns.{last_by}.date-formats' right?"
         )
+    ids = ids_of(raw, schema, site_table)
+    yield from about_placeholder(
+        [name for name in ids if name], f"data.columns.{schema.id}.missing"
+    )
     rows: dict[bytes, int] = {}
-    for row, name in zip(raw.positions.tolist(), ids_of(raw, schema, site_table), strict=True):
+    for row, name in zip(raw.positions.tolist(), ids, strict=True):
         if name:
             rows.setdefault(name, row)
     spelled = spellings([*rows])

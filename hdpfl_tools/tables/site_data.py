@@ -18,23 +18,26 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.config.data_source import DataSource
+from hdpfl_flower.config.redacted import Redacted
 from hdpfl_flower.data.array_targets import array_in, floats_of, target_shape, targets_in
 from hdpfl_flower.data.columns import Mask, file_digest, row_digest
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.models.site_records import SiteRecords
-from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.models.task import Records, SiteRecords, Task
 from hdpfl_tools.tables.images.image_folder import read_images
 from hdpfl_tools.tables.own_table import OwnTable
-from hdpfl_tools.tables.table_reader import Redacted
 from hdpfl_tools.tables.table_records import Summary, ranks_of, read_table
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class SiteData(Redacted, SiteRecords):
-    """A site's records, with ``summary``, private counts of the reading."""
+    """A site's records, with ``summary``, private counts of the reading.
+
+    ``positions``: rows of the table of the records of training, int64 ``(n,)``; None without.
+    """
 
     summary: Summary = field(kw_only=True)
+    positions: npt.NDArray[np.int64] | None = field(kw_only=True, default=None)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -89,7 +92,7 @@ def stored_site_data(source: DataSource, task: Task, schema_text: str) -> SiteDa
     read = _as_stored(source, task.of_records, schema_text, every_record=most > 1)
     records, ids = read.records, read.ids
     if source.holdout == 0 and most == 1:
-        return SiteData(records, ids=ids, summary=read.summary)
+        return SiteData(records, ids=ids, summary=read.summary, positions=read.positions)
     out = _held_out(read, source.holdout)
     train, test = np.flatnonzero(read.first & ~out), np.flatnonzero(read.first & out)
     return SiteData(
@@ -99,6 +102,7 @@ def stored_site_data(source: DataSource, task: Task, schema_text: str) -> SiteDa
         None if ids is None else tuple(ids[row] for row in train),
         None if ids is None else tuple(ids[row] for row in test),
         summary=read.summary,
+        positions=None if read.positions is None else read.positions[train],
     )
 
 
@@ -193,16 +197,17 @@ def _as_stored(source: DataSource, task: Task, schema_text: str, *, every_record
             "one, or the site 'npz' or 'images'"
         )
     schema = Schema.load(schema_text)
-    if schema.task != task:
+    # A run's scales, of a first message, act on the records after they were read.
+    unscaled = replace(task, scaling=schema.task.scaling, reach=schema.task.reach)
+    if schema.task != unscaled:
         raise DataError("the run's 'schema' describes another task than the run's other terms")
     if schema.id != source.id:
         raise DataError(
             "'id' of the run's 'schema' is not the profile's 'data.id': the run would protect "
             "another unit than the site asks for; agree on one with the coordinator"
         )
-    site_table = OwnTable.of(source)
     table = read_table(
-        source.path, source.format, schema, site_table, every_record=every_record, digests=draws
+        *source.place, schema, OwnTable.of(source), every_record=every_record, digests=draws
     )
     return _Read(
         table.records, table.summary, table.ids, table.positions, table.ranks, table.digests

@@ -16,7 +16,8 @@ from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.columns import Texts
 from hdpfl_flower.data.schema import Column, EventColumn, Label, Schema
 from hdpfl_tools.tables.own_table import OwnTable, categories_of, outcomes
-from hdpfl_tools.tables.table_reader import RawTable, Wanted, load_table
+from hdpfl_tools.tables.sources.header import Wanted
+from hdpfl_tools.tables.table_reader import RawTable, load_table
 
 MOST = 12
 """Maximum distinct values of a number column that is not binned."""
@@ -51,10 +52,10 @@ def read_subgroups(
             wanted.append(reference)
         if column is None:
             wanted = [Wanted((name,), f"'{name}' ('data.subgroups')")]
-        raw = load_table(source.path, source.format, wanted, site_table.form)
+        raw = load_table(*source.place, wanted, site_table.form)
         rows = np.searchsorted(raw.positions, positions)
         if column is None:
-            texts = raw.columns[wanted[0]].texts() or Texts.of([b""] * len(raw.positions))
+            texts = raw.columns[wanted[0]]
             marks = (*schema.missing, *site_table.missing)
             missing = raw.columns[wanted[0]].cells(site_table.form.notation).missing(marks)
             numbers = raw.columns[wanted[0]].cells(site_table.form.notation).numbers

@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdpfl_flower.config.redacted import Redacted
 from hdpfl_flower.data.array_targets import targets_of_times
 from hdpfl_flower.data.columns import Cells, Mask
 from hdpfl_flower.data.schema import CategoryColumn, Column, NumberColumn, Schema
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Records
 from hdpfl_tools.tables.own_table import OwnTable
-from hdpfl_tools.tables.table_reader import RawTable, Redacted, Wanted, load_table
+from hdpfl_tools.tables.sources.header import Wanted
+from hdpfl_tools.tables.table_reader import RawTable, load_table
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,6 +77,8 @@ class TableRead(Redacted):
 
 
 AS_THE_SCHEMA_SAYS = OwnTable()
+MOST_ENCODED = 2**30
+"""Bytes of a table's encoded features; 1,000,000 records of 268 numbers."""
 EARLY = "censored in the first half of the first interval"
 
 
@@ -91,7 +95,7 @@ def read_table(
 
     Args:
         path: the file.
-        file_format: ``csv`` (with a header line) or ``parquet``.
+        file_format: as ``open_rows`` takes it.
         schema: the run's public schema.
         site_table: form of the site's table.
         every_record: all labelled records of a unit, not one alone; ``ids`` then repeat.
@@ -152,7 +156,7 @@ def records_of(
     raw: RawTable, schema: Schema, site_table: OwnTable, *, every_record: bool = False
 ) -> TableRead:
     """Return the records of columns already read; see :func:`read_table`."""
-    features, summary = _encode(raw, schema, site_table)
+    features, summary, missing = _encode(raw, schema, site_table)
     outcomes = outcomes_of(raw, schema, site_table, summary)
     targets, labelled = outcomes.targets, outcomes.known & ~outcomes.early
     summary = replace(summary, unknown_labels=int((~outcomes.known & ~outcomes.missing).sum()))
@@ -171,7 +175,7 @@ def records_of(
         summary.left_out["repeated id"] = int((ranks >= site_table.per_unit).sum())
         summary.left_out["no id"] = len(order) - int((ranks >= 0).sum())
         ids = tuple(names[row] for row in np.flatnonzero(used))
-    records = Records(features[used], targets[used])
+    records = Records(features[used], targets[used], missing[used])
     digests = None if raw.digests is None else raw.digests[used]
     return TableRead(records, summary, ids, raw.positions[used], ranks[used], digests)
 
@@ -194,24 +198,31 @@ def features_only(
     wanted = site_table.all_wanted(schema, label=False, unit=False)
     raw = load_table(path, file_format, wanted, site_table.form)
     changed: list[list[str]] = [[] for _ in raw.positions]
-    features, summary = _encode(raw, schema, site_table, changed)
+    features, summary, _ = _encode(raw, schema, site_table, changed)
     return features, raw.positions, summary, changed
 
 
 def _encode(
     raw: RawTable, schema: Schema, site_table: OwnTable, changed: list[list[str]] | None = None
-) -> tuple[npt.NDArray[np.float32], Summary]:
-    """Return features (n, d) of all rows, and counts; name changed cells."""
+) -> tuple[npt.NDArray[np.float32], Summary, npt.NDArray[np.uint8]]:
+    """Return features (n, d) of all rows, counts, and filled cells by column; name changed ones."""
     rows = len(raw.positions)
     summary = Summary(raw.rows, {"cannot be cut into cells": raw.rows - rows})
     summary = replace(summary, withdrawn=raw.withdrawn)
+    if rows * schema.width * 4 > MOST_ENCODED:
+        raise DataError(
+            "the records, encoded by the run's 'schema', would take more than "
+            f"{MOST_ENCODED >> 30} GiB: each category is a number of each record; ask the "
+            "coordinator for fewer of them (groups, such as the chapters of the ICD), or for fewer "
+            "columns"
+        )
     features = np.zeros((rows, schema.width), dtype=np.float32)
-    start = 0
-    for column in schema.columns:
+    flags, start = np.zeros((rows, len(schema.columns)), np.uint8), 0
+    for number, column in enumerate(schema.columns):
         block = features[:, start : start + len(column.feature_names)]
         start += block.shape[1]
         filled, missing, clipped = encode_column(column, raw, schema, site_table, block)
-        unknown = filled & ~missing
+        flags[:, number], unknown = filled, filled & ~missing
         summary.filled[column.name] = int(filled.sum())
         summary.unreadable[column.name] = int(unknown.sum())
         if isinstance(column, NumberColumn):
@@ -221,7 +232,7 @@ def _encode(
             for word, mask in words:
                 for row in np.flatnonzero(mask):
                     changed[row].append(f"{column.name} {word}")
-    return features, summary
+    return features, summary, flags
 
 
 def encode_column(
@@ -240,21 +251,21 @@ def encode_column(
     marks = (*schema.missing, *column.missing)
     cells, missing = site_table.read(raw, column.name, column.aliases, marks)
     if isinstance(column, NumberColumn):
-        filled, clipped = _encode_number(column, cells, missing, block)
+        filled, clipped = _encode_number(column, cells, missing, block, schema.gain)
         return filled, missing, clipped
     filled = _encode_category(column, cells, missing, site_table, block)
     return filled, missing, np.zeros_like(missing)
 
 
 def _encode_number(
-    column: NumberColumn, cells: Cells, missing: Mask, out: npt.NDArray[np.float32]
+    column: NumberColumn, cells: Cells, missing: Mask, out: npt.NDArray[np.float32], gain: float
 ) -> tuple[Mask, Mask]:
     """Write scaled numbers to ``out`` (n, 1); return filled and clipped rows."""
     filled = missing | np.isnan(cells.numbers)
     values = np.where(filled, column.fill_value, cells.numbers)
     # Scaled to public bounds and clipped: no cell makes a feature larger than they allow.
     low, high = column.bounds
-    out[:, 0] = column.scale(values)
+    out[:, 0] = column.scale(values, gain)
     return filled, (values < low) | (values > high)
 
 
@@ -340,9 +351,7 @@ def event_of(
 
 def ids_of(raw: RawTable, schema: Schema, site_table: OwnTable) -> list[bytes]:
     """Return the id of each row, empty where missing."""
-    texts = raw.columns[site_table.wanted(schema.id)].texts()
-    if texts is None:
-        raise DataError(f"column '{schema.id}' has a type that cannot be an id; store it as text")
+    texts = raw.columns[site_table.wanted(schema.id)]
     _, missing = site_table.read(raw, schema.id, (), schema.missing)
     ids = texts.ids(site_table.form.notation)
     return [b"" if gone else text for text, gone in zip(ids, missing, strict=True)]

@@ -17,7 +17,7 @@ import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import CheckpointError, HDPFLError
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.monitoring.journal import Event
+from hdpfl_flower.privacy.noise import Positions
 from hdpfl_flower.system.files import sync
 from hdpfl_flower.versions import __version__, versions
 from strategies.core.kernel import Kernel
@@ -59,7 +60,7 @@ class Checkpoint:
     missed: int
     model: Arrays
     memory: SavedState
-    streams: tuple[int, int] | None
+    streams: Positions | None
     journal: int
     facts: Event | None
     origin: Mapping[str, Any]
@@ -95,7 +96,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "terms": json.dumps(checkpoint.config.as_config(), sort_keys=True),
         "round": checkpoint.server_round,
         "missed": checkpoint.missed,
-        "streams": checkpoint.streams,
+        "streams": asdict(checkpoint.streams) if checkpoint.streams else None,
         "journal": checkpoint.journal,
         "facts": checkpoint.facts,
         "origin": dict(checkpoint.origin),
@@ -159,14 +160,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
     numbers = iter(range(len(arrays)))
     model = {name: arrays[str(next(numbers))] for name in head["model"]}
     memory = {name: arrays[str(next(numbers))] for name in head["arrays"]}
-    sampling_and_noise = head["streams"]
     return Checkpoint(
         config=RunConfig.parse(json.loads(head["terms"])),
         server_round=head["round"],
         missed=head["missed"],
         model=model,
         memory=SavedState(head["kept"], memory),
-        streams=sampling_and_noise and (sampling_and_noise[0], sampling_and_noise[1]),
+        streams=Positions(**head["streams"]) if head["streams"] else None,
         journal=head["journal"],
         facts=head["facts"],
         origin=head["origin"],

@@ -12,10 +12,11 @@ from typing import Any
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import CheckpointError
 from hdpfl_flower.monitoring.journal import Event, Journal, plain, read_journal
+from hdpfl_flower.privacy.noise import Positions
 from server_app.run.checkpoint import NAME, Checkpoint, write_checkpoint
 from strategies.core.kernel import Kernel
 from strategies.core.strategy_state import keep_strategy
@@ -126,7 +127,7 @@ class Checkpoints(NoCheckpoints):
         """Replace the run's checkpoint; raises ``OSError`` where the disk refuses."""
         streams = kernel.streams
         # Only a seeded stream can resume at a position; fresh keys of the system are never stored.
-        taken = (streams.sampling.position, streams.noise.position) if self._seeded else None
+        taken = Positions(streams.sampling.position, streams.noise.position)
         plain_facts = plain(facts)
         write_checkpoint(
             self._path,
@@ -134,9 +135,9 @@ class Checkpoints(NoCheckpoints):
                 config=self._config,
                 server_round=server_round,
                 missed=missed,
-                model=wire.read_own(model),
+                model=server_wire.read_own(model),
                 memory=keep_strategy(kernel),
-                streams=taken,
+                streams=taken if self._seeded else None,
                 # The journal reaches the disk first: a checkpoint never names a length that it does
                 # not have.
                 journal=self._journal.sync(),

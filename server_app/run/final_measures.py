@@ -17,7 +17,7 @@ PUBLIC = "public test set"
 
 def folder_name(strategy: str, seed: int) -> str:
     """Return the name of a compared run, and of its folder."""
-    return f"{re.sub('[+:]', '.', strategy)}-seed{seed}"
+    return f"{re.sub('[+:, ]+', '.', strategy)}-seed{seed}"
 
 
 def read_final_measures(folder: Path, event: str = EVENT) -> dict[str, Any]:

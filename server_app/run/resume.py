@@ -13,10 +13,10 @@ from flwr.serverapp import Grid
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import Value
-from hdpfl_flower.config.tables import release_rows
+from hdpfl_flower.config.tables import table_rows
 from hdpfl_flower.errors import CheckpointError, DataError
 from hdpfl_flower.monitoring.journal import Event, read_journal
-from hdpfl_flower.system.paths import runs_dir
+from hdpfl_flower.system.paths import expanded, runs_dir
 from server_app.run.checkpoint import NAME, Checkpoint, read_checkpoint
 from strategies import SETTINGS_OWNERS
 from strategies.settings import setting_rows
@@ -34,7 +34,7 @@ def run_folder(run: str, configured: str = "") -> Path:
     Raises:
         CheckpointError: there is no run of that name, or it is another user's.
     """
-    for folder in (Path(run).expanduser().absolute(), runs_dir(configured) / run):
+    for folder in (expanded(run).absolute(), runs_dir(configured) / run):
         try:
             if (folder / JOURNAL).is_file():
                 return folder
@@ -170,7 +170,7 @@ def _check_same(begun: RunConfig, given: RunConfig) -> None:
 
 def defaults() -> dict[str, Value]:
     """Return the default of every run config key, settings in tables included."""
-    rows = (*release_rows(), *setting_rows(SETTINGS_OWNERS))
+    rows = (*table_rows(), *setting_rows(SETTINGS_OWNERS))
     settings = {row.key: row.default for row in rows}
     return {**RunConfig.parse({}).as_config(), **settings}
 

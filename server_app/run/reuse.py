@@ -41,14 +41,15 @@ def check_same_terms(
     except DataError:
         return  # a new run
     before, now = _asked_terms(events), config.as_config()
-    differ = [key for key in now if key in before and before[key] != now[key]]
+    # A table has keys only where it is asked for.
+    differ = [key for key in {**now, **before} if before.get(key) != now.get(key)] if before else []
     if differ:
         key = differ[0]
         others = ", ".join(f"'{other}'" for other in differ[1:])
         more = f" (and {others})" if others else ""
         raise TermsError(
-            f"run config: '{key}' is {_value(now[key])}, and the run in {folder} began with "
-            f"{_value(before[key])}{more}: sites answer the same requests again, and no others "
+            f"run config: '{key}' is {_value(now.get(key))}, and the run in {folder} began with "
+            f"{_value(before.get(key))}{more}: sites answer the same requests again, and no others "
             f"of that run; put it back, or {remedy}"
         )
 
@@ -91,5 +92,7 @@ def _asked_terms(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def _value(value: object) -> str:
+    if value is None:
+        return "nothing"
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.models.site_summary import (
@@ -56,8 +57,14 @@ class RoundEvaluation:
             TermsError: ``groups`` are none that this data set can have.
             DataError, ModelError: the data set cannot be read.
         """
-        self._grid, self._central = grid, _central_test(config)
+        self._grid, self._config, self._central = grid, config, _central_test(config)
         self._is_told = False
+
+    def follow(self, terms: RunTerms) -> None:
+        """Test by the scales of ``terms`` from now on."""
+        if terms.scales != self._config.terms.scales:
+            self._config = replace(self._config, terms=terms)
+            self._central = _central_test(self._config)
 
     def __call__(
         self,
@@ -85,7 +92,7 @@ class RoundEvaluation:
             measures = self._central(models, of_site, kernel.roster.nodes)
             if not kernel.reported.differs:
                 return measures
-            other = self._central((wire.read_own(record),), {}, ()).metrics
+            other = self._central((server_wire.read_own(record),), {}, ()).metrics
             broadcast = {f"{BROADCAST}{name}": other[name] for name in METRICS if name in other}
             return replace(measures, metrics={**measures.metrics, **broadcast})
         messages = list(

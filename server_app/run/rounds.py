@@ -22,33 +22,34 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import DataError, StrategyError, TermsError
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.models.parts import parts_of
-from hdpfl_flower.monitoring.influence import HALF, Decides, Influence
+from hdpfl_flower.monitoring.influence import Decided, Influence, decided, warn_of
 from hdpfl_flower.monitoring.journal import Event, Journal
 from hdpfl_flower.monitoring.series import PHASES
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.releases import asked
 from hdpfl_flower.releases.feasibility import check_up_front
-from hdpfl_flower.releases.of_run import needs_head
+from hdpfl_flower.releases.of_run import ends_first, needs_head
+from hdpfl_flower.server_wire import read_own, write_model
 from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.system.paths import runs_dir
 from hdpfl_flower.versions import versions
 from server_app.run.checkpointing import NoCheckpoints
 from server_app.run.federated_measures import federated_measures
 from server_app.run.final_measures import EVENT
+from server_app.run.first_message import first_facts
 from server_app.run.resume import origin_of, recorded_privacy, recorded_rounds
 from server_app.run.reuse import check_same_terms
 from server_app.run.round_evaluation import RoundEvaluation
 from strategies import check_strategy, make_kernel
 from strategies.core.kernel import Kernel
 from strategies.core.model_record import initial_arrays
-from strategies.core.round_report import RoundReport
+from strategies.core.round_messages import RoundReport
 from strategies.settings import with_own_settings
 
 log = logging.getLogger("hdpfl.server")
@@ -60,8 +61,6 @@ OnEvent = Callable[[Event], None]
 
 
 OnEnd = Callable[["RunResult"], None]
-Decided = tuple[str, int, str]
-"""Quantity, model and site of an influence; see :class:`Decides`."""
 Record = Callable[..., Event]
 """Writer of an event with its facts to the journal; returns the line."""
 
@@ -172,7 +171,7 @@ def run(
         arrays = initial_arrays(kernel.terms, config.simulation.seed)
     else:
         checkpoint.restore(kernel)
-        arrays = wire.read_own(kernel.reported.record(wire.write_model(checkpoint.model)))
+        arrays = read_own(kernel.reported.record(write_model(checkpoint.model)))
     evaluation = RoundEvaluation(grid, replace(config, terms=kernel.terms))
     journal = Journal(folder / "journal.jsonl")
     try:
@@ -204,7 +203,7 @@ def run(
                 last=last,
                 **facts,
             )
-        model = wire.write_model(arrays if checkpoint is None else checkpoint.model)
+        model = write_model(arrays if checkpoint is None else checkpoint.model)
         RoundLoop(grid, kernel, evaluation, checkpoints, record, result, model).run(last)
         result.sent = kernel.terms
         _conclude(grid, kernel, evaluation, result, record)
@@ -270,7 +269,12 @@ class RoundLoop:
             StrategyError: too few sites, or too many rounds in a row without a quorum.
         """
         self._resume(last)
-        for server_round in range(self.done + 1, last + 1):
+        if ends_first(self._kernel.terms):
+            return
+        # A lost round of a shared sum has a spare one in its place, as long as there are some.
+        spare = self._kernel.terms.last_round - self._kernel.terms.rounds
+        while self.done < last + spare and self._combined < last:
+            server_round = self.done + 1
             self._laps = [time.perf_counter()]
             # The order is the class's guarantee: these messages hold the model of an earlier save.
             messages = self.configure(server_round)
@@ -286,6 +290,13 @@ class RoundLoop:
             self.evaluate(facts)
             self._check_missed(last)
             self.done = server_round
+
+    @property
+    def _combined(self) -> int:
+        """Rounds that moved the model; where no round is spare, those that are done."""
+        if not self._kernel.terms.source.is_summed:
+            return self.done
+        return sum("weights" in facts for facts in self._result.rounds)
 
     def configure(self, server_round: int) -> Iterable[Message]:
         """Return messages for the sampled sites; record promises and excluded sites."""
@@ -313,7 +324,7 @@ class RoundLoop:
             # The record as it is sent, and the reported model decoded: with several models the
             # record holds all of them.
             self.model = new
-            self._result.arrays = wire.read_own(self._kernel.reported.record(new))
+            self._result.arrays = read_own(self._kernel.reported.record(new))
 
     def save(self, server_round: int) -> Event:
         """Store the next round's data; return this round's facts."""
@@ -341,10 +352,10 @@ class RoundLoop:
         self._influence.add(facts)
         verdicts, models = list(self._influence.deciding()), self._influence.models
         for verdict in verdicts:
-            if _decided(verdict) not in self._deciding:
-                named = self._kernel.terms.noise != "server"
+            if decided(verdict) not in self._deciding:
+                named = self._kernel.terms.source.site_plans
                 warn_of(facts["round"], verdict, named=named, several=len(models) > 1)
-        self._deciding = set(map(_decided, verdicts))
+        self._deciding = set(map(decided, verdicts))
         shares = [self._influence.largest_shares(model) for model in range(len(models))]
         return {"shares": [{s: round(p, 6) for s, p in of.items()} for of in shares]}
 
@@ -352,9 +363,13 @@ class RoundLoop:
         """Prepare the strategy; resume from the checkpoint, if there is one."""
         for event in self._result.rounds:
             self._influence.add(event)
-        self._deciding = set(map(_decided, self._influence.deciding()))
+        self._deciding = set(map(decided, self._influence.deciding()))
         checkpoint = self._checkpoints.checkpoint
         self._checkpoints.prepare(self._kernel, self._grid, self.model)
+        self._result.federated = first_facts(
+            self._grid, self._kernel, self.model, self._checkpoints, self._record
+        )
+        self._evaluation.follow(self._kernel.terms)
         if checkpoint is None or checkpoint.facts is None:
             return
         self.done, self.missed = checkpoint.server_round, checkpoint.missed
@@ -366,6 +381,9 @@ class RoundLoop:
             self._check_missed(last)
         if self.done == last:
             self._check_missed(last)
+        if self._kernel.together:
+            for event in self._result.rounds:
+                self._kernel.together.recall(event)
         self.missed %= FAILED_ROUNDS  # a run that resumes after three may miss three more
 
     def _end_early(self) -> None:
@@ -419,31 +437,6 @@ def round_facts(report: RoundReport, online: int) -> dict[str, Any]:
     return facts
 
 
-def _decided(verdict: Decides) -> Decided:
-    return verdict.of, verdict.model, verdict.site
-
-
-def warn_of(server_round: int, verdict: Decides, *, named: bool, several: bool = False) -> None:
-    """Log a site that decides over half of a model or step.
-
-    Args:
-        server_round: the round.
-        verdict: the site, and the model or step that it decides.
-        named: whether the site may be named; with ``noise = server`` the log, unlike the journal,
-            does not name the participants.
-        several: whether there are several models.
-    """
-    model = f"model {verdict.model}" if several else "the model"
-    site = f"site {verdict.site}" if named else "one site (the journal names it)"
-    quantity = f"the step of {model}" if verdict.of == "round" else f"{model} so far"
-    share, half = f"{100 * verdict.share:.0f} %", f"{100 * HALF:.0f} %"
-    bound = "'guard' = 'cap' bounds a weight"
-    log.warning(
-        "round %d: %s decides %s of %s, more than %s; %s",
-        *(server_round, site, share, quantity, half, bound),
-    )
-
-
 def round_times(laps: list[float]) -> dict[str, Any]:
     """Return the seconds of a round and of its phases."""
     parts = (round(end - begin, 4) for begin, end in pairwise(laps))
@@ -464,14 +457,16 @@ def _conclude(
 
     A site that does not answer gets it with the next run.
     """
-    result.measures = evaluation.final(*kernel.models_by_site(result.arrays))
+    if not ends_first(kernel.terms):
+        result.measures = evaluation.final(*kernel.models_by_site(result.arrays))
     if result.measures:
         record(EVENT, **result.measures)
     # A site's ledger answers a repeated request of a resumed run with the same bytes.
-    result.federated = federated_measures(grid, kernel, result.arrays)
-    for event, facts in result.federated.items():
+    measured = federated_measures(grid, kernel, result.arrays)
+    for event, facts in measured.items():
         record(event, **facts)
-    messages = kernel.finish_messages(wire.write_model(result.arrays), grid)
+    result.federated = {**result.federated, **measured}
+    messages = kernel.finish_messages(write_model(result.arrays), grid)
     grid.send_and_receive(messages, timeout=kernel.server.round_timeout)
 
 

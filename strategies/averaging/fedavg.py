@@ -41,7 +41,8 @@ class FedAvg(HDPStrategy):
     def declare(self) -> Declaration:
         """Declare the number of records as a fact if it sets the weights."""
         facts = {"declared-records"} if self.settings.weights == "records" else ()
-        return Declaration(frozenset(facts), constant_weights=True)
+        # By records: the sites' own weights, as far as their noise allows, are in the sum.
+        return Declaration(frozenset(facts), constant_weights=True, sum_alone=not facts)
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream

@@ -76,7 +76,7 @@ class TrimmedMean(HDPStrategy):
 
     def declare(self) -> Declaration:
         """Declare no weighted sum: each coordinate has its own set of clients."""
-        return Declaration(is_weighted_sum=False)
+        return Declaration(is_weighted_sum=False, round_alone=True)
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream

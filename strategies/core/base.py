@@ -26,14 +26,17 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from hdpfl_flower import wire
+from hdpfl_flower.config.kind import parse_kind
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.config.settings import NoSettings, Settings
+from hdpfl_flower.config.settings import Settings
 from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import TermsError
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.releases import completed
 from hdpfl_flower.releases.base import ReleaseKind
+from hdpfl_flower.releases.given import completed
+from hdpfl_flower.releases.moments import Moments
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from hdpfl_flower.work import Plain, Work, work_of
+from hdpfl_flower.work import Auto, Plain, Work
 from hdpfl_flower.work.choice import Choice
 from hdpfl_flower.work.second import SecondModel
 from strategies.core.declaration import BARE, Declaration, Needs, check_needs
@@ -47,7 +50,7 @@ from strategies.core.interface import (
 )
 from strategies.core.privacy_statement import describe
 from strategies.core.sampler import Sampler
-from strategies.server_step.step import table_of
+from strategies.server_step.step import NoSettings, table_of
 
 __all__ = ["Declaration", "Disclosed", "HDPStrategy", "State", "Stateless", "table_of"]
 
@@ -133,7 +136,8 @@ class HDPStrategy(ABC):
             work=work_of(self.work, terms.work, terms.strategy),
             second=terms.second or self.second,
             choice=terms.choice or self.choice,
-            after=completed(terms.after, self.after),
+            first=completed(terms, "first", (Moments(),)),
+            after=completed(terms, "after", self.after),
         )
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
@@ -192,3 +196,29 @@ class HDPStrategy(ABC):
         """Return the run's promise to its sites, for the journal."""
         del state
         return describe(self.terms)
+
+
+def work_of(default: Work, given: Work, strategy: str) -> Work:
+    """Return the work of a run, filled in from the strategy's.
+
+    Args:
+        default: of the strategy; any kind can replace plain work; its pull and first batch stay.
+        given: of the run config.
+        strategy: its name.
+
+    Raises:
+        TermsError: a kind that is not the strategy's, or a setting of another kind.
+    """
+    if isinstance(given, Auto):
+        if not given.changes:
+            return default
+        try:
+            return parse_kind(type(default), {**default.as_config(), **dict(given.changes)})
+        except ValueError as error:
+            raise TermsError(f"run config: 'work' of '{strategy}' {error}") from None
+    if isinstance(default, (Plain, type(given))):
+        return given.filled(default)
+    raise TermsError(
+        f"run config: 'work.kind' is '{given.kind}', and '{strategy}' works '{default.kind}': "
+        "leave it out, or take another strategy"
+    )

@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import Message
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.errors import StrategyError
-from hdpfl_flower.linalg.sums import square_sum
+from hdpfl_flower.linalg.sums import BLOCK, square_sum
 from hdpfl_flower.monitoring.rejection import Rejected, Rejection
 from hdpfl_flower.updates import Outcome, RoundUpdates, RowWeights
+from hdpfl_flower.weighting.by_records import weighted_rows
 
 MAX_NORM = 1e6
 """Largest l2 norm of a used update; honest noise stays far below."""
@@ -74,8 +75,8 @@ def read_checked(
     Raises:
         wire.WireError: the site sent a code instead, or something that cannot be used.
     """
-    _check_delivered(reply)
-    return wire.read_update(
+    check_delivered(reply)
+    return server_wire.read_update(
         reply.content, size, may_be_projected=may_be_projected, with_choice=with_choice
     )
 
@@ -86,8 +87,8 @@ def read_test(reply: Message) -> dict[str, float]:
     Raises:
         wire.WireError: the site sent a code instead, or something that cannot be used.
     """
-    _check_delivered(reply)
-    return wire.read_metrics(reply.content)
+    check_delivered(reply)
+    return server_wire.read_metrics(reply.content)
 
 
 def read_payload(reply: Message, kind: str, numbers: int) -> npt.NDArray[np.float32]:
@@ -96,13 +97,14 @@ def read_payload(reply: Message, kind: str, numbers: int) -> npt.NDArray[np.floa
     Raises:
         wire.WireError: the site sent a code instead, or something that cannot be used.
     """
-    _check_delivered(reply)
-    payload = wire.read_payload(kind, reply.content, numbers)
+    check_delivered(reply)
+    payload = server_wire.read_payload(kind, reply.content, numbers)
     check_norm(payload)
     return payload
 
 
-def _check_delivered(reply: Message) -> None:
+def check_delivered(reply: Message) -> None:
+    """Raise ``NoAnswerError``, a ``wire.WireError``, for a reply without content."""
     if reply.has_error():
         raise NoAnswerError(reply.error.code)
 
@@ -129,6 +131,35 @@ def check_outcome(outcome: Outcome, updates: RoundUpdates) -> None:
     """
     if fault := next(_faults(outcome, updates), ""):
         raise StrategyError(f"the strategy returned {fault}")
+
+
+def shares_of(outcome: Outcome) -> npt.NDArray[np.float64]:
+    """Return each update's share of each model: ``(n,)``, of several ``(M, n)``."""
+    if outcome.group is None:
+        return outcome.weights
+    shares = np.zeros((len(outcome.update), len(outcome.weights)))
+    shares[outcome.group, np.arange(len(outcome.weights))] = outcome.weights
+    return shares
+
+
+def is_declared_sum(outcome: Outcome, updates: RoundUpdates) -> bool:
+    """Return whether the update is ``scale``·Σᵢ wᵢuᵢ of its outcome's weights.
+
+    To the rounding of sums in float32: 1e-5 of the longest coordinate of the updates, in blocks.
+    """
+    rows, size = updates.updates, updates.updates.shape[1]
+    if outcome.row_weights is not None:
+        total = weighted_rows(outcome.row_weights, rows).astype(np.float64)
+        room = 1e-5 * float(np.abs(rows).max(initial=0)) * float(outcome.row_weights.scales.max())
+        return bool(np.all(np.abs(outcome.update - total) <= room + 1e-30))
+    shares = shares_of(outcome)
+    for block in (slice(start, start + BLOCK) for start in range(0, size, BLOCK)):
+        some = rows[:, block].astype(np.float64)
+        total = outcome.scale * (shares @ some)
+        room = 1e-5 * abs(outcome.scale) * float(np.abs(some).max(initial=0))
+        if not np.all(np.abs(outcome.update[..., block] - total) <= room + 1e-30):
+            return False
+    return True
 
 
 def _faults(outcome: Outcome, updates: RoundUpdates) -> Iterator[str]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.noise_sources import SOURCES, NoiseSource
 from hdpfl_flower.releases import asked_kind
 from hdpfl_flower.releases.of_run import choices_of, has_personal_state
 from hdpfl_flower.releases.shrink import Shrink
@@ -34,6 +36,8 @@ class Declaration:
             weights, or of its ``row_weights``. Guards act on a linear update by its weights: they
             bound a client's share, and take a refused client's part out of the model. A strategy
             that projects, clips, trims or adds noise declares False.
+        round_alone: the update depends on the round's updates alone, but for its weights: true of
+            every weighted sum, and to be declared by another strategy without memory.
         is_convex: every coordinate of the update lies between the least and the greatest of the
             clients'. A strategy that projects, rescales or adds noise declares False.
         is_final: no later round changes the moves of a round, see ``Outcome.revision``. Where one
@@ -52,6 +56,8 @@ class Declaration:
         noisy_updates: the updates have their noise when they arrive.
         uneven_noise: the noise may change over the rounds.
         any_asking: the sites that are asked or heard may depend on more than secret tosses.
+        sum_alone: it makes the same step of the sum of all updates as of the updates.
+        single_updates: it sees each update by itself.
         asks_choices: it asks sites for private choices.
         real_sites: it keeps what real sites were promised.
     """
@@ -59,6 +65,7 @@ class Declaration:
     required_facts: frozenset[str] = frozenset()
     optional_facts: frozenset[str] = frozenset()
     is_weighted_sum: bool = True
+    round_alone: bool = False
     is_convex: bool = True
     is_final: bool = True
     constant_weights: bool = False
@@ -74,8 +81,15 @@ class Declaration:
     noisy_updates: bool = True
     uneven_noise: bool = True
     any_asking: bool = True
+    sum_alone: bool = False
+    single_updates: bool = True
     asks_choices: bool = False
     real_sites: bool = True
+
+    @property
+    def memoryless(self) -> bool:
+        """Whether no earlier round's update is in the update of a round."""
+        return self.is_weighted_sum or self.round_alone
 
 
 @dataclass(frozen=True)
@@ -93,6 +107,7 @@ class Property:
 
 PROPERTIES: Mapping[str, Property] = {
     "is_weighted_sum": Property("a weighted sum of the updates", "makes no weighted sum"),
+    "memoryless": Property("updates of the round alone", "may keep updates of earlier rounds"),
     "constant_weights": Property(
         "the same weights in every round", "weighs by the updates, anew in every round"
     ),
@@ -124,6 +139,10 @@ PROPERTIES: Mapping[str, Property] = {
         "a free choice of sites",
         "asks, hears and refuses by secret tosses alone, on which 'noise' = 'server' rests",
     ),
+    "sum_alone": Property(
+        "a step that is a fixed function of the sum of all updates", "weighs each update by itself"
+    ),
+    "single_updates": Property("single updates", "sees the sum of all sites alone, by 'noise'"),
     "asks_choices": Property("a strategy that asks for choices", "asks for no choices"),
     "real_sites": Property(
         "promises that are kept", "violates stricter sites, so it runs on simulated ones alone"
@@ -167,6 +186,10 @@ class KeyNeeds:
     needs: Needs
 
 
+def _has_source(source: NoiseSource, config: RunConfig) -> bool:
+    return config.terms.source is source
+
+
 BARE: Needs = {"is_bare": "write the weights, then one part"}
 """Need of every part."""
 LEAVE_OUT = "leave it out"
@@ -189,28 +212,32 @@ KEYS = (
         lambda c: has_personal_state(c.terms),
         {"common_start": "leave it out, or take 'fedprox'", "free_steps": LEAVE_OUT},
     ),
+    KeyNeeds("'work.first-batch'", lambda c: c.terms.work.full_first, {"free_steps": LEAVE_OUT}),
     KeyNeeds(
-        "'first-batch' of 'work'", lambda c: c.terms.work.full_first, {"free_steps": LEAVE_OUT}
-    ),
-    KeyNeeds(
-        "'noise' other than 'records'",
-        lambda c: c.terms.noise != "records",
+        "'noise' of clients",
+        lambda c: not c.terms.source.per_record,
         {"one_model": "leave 'noise' out", "free_steps": "leave 'noise' out"},
     ),
+    *(
+        KeyNeeds(f"'noise' = '{source.name}'", partial(_has_source, source), source.needs)
+        for source in SOURCES.values()
+        if source.needs
+    ),
+    KeyNeeds("'guard'", lambda c: c.server.guard != "none", {"single_updates": "leave it out"}),
     KeyNeeds(
-        "'noise' = 'server'",
-        lambda c: c.terms.noise == "server",
-        {"adds_noise": "take fedhdp or dp-fedavg, or leave the noise to the sites"},
+        "'quorum'",
+        lambda c: bool(c.server.quorum),
+        {"single_updates": "set 'least-members', for a sum needs every site of its round"},
     ),
     KeyNeeds(
-        "'choice'",
+        "'choice.kind'",
         lambda c: bool(choices_of(c.terms)),
         {"asks_choices": "leave it out, or take r-dpcfl or ifca"},
     ),
     KeyNeeds(
-        "'spend' = 'late'",
+        "'spend.kind' = 'late'",
         lambda c: c.terms.spend.kind != "even",
-        {"uneven_noise": "give numbers as 'fedhdp.level-ratio', or leave 'spend' out"},
+        {"uneven_noise": "give numbers as 'fedhdp.level-ratio', or leave 'spend.kind' out"},
     ),
     KeyNeeds(
         "'dataset' = 'site'",

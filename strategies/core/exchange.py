@@ -14,6 +14,7 @@ class Exchange:
     """One message to each of some sites, with the replies.
 
     Attributes:
+        sites: that are asked, in order.
         messages: to hand to the grid, in the sites' order.
     """
 
@@ -29,7 +30,7 @@ class Exchange:
 
         Parts that several contents share, as the model's arrays, are pushed once for all of them.
         """
-        self._sites = list(nodes)
+        self.sites = list(nodes)
         self.messages = [
             Message(
                 content if isinstance(content, RecordDict) else content[site],
@@ -52,7 +53,7 @@ class Exchange:
         """
         site_of = {
             message.metadata.message_id: site
-            for site, message in zip(self._sites, self.messages, strict=True)
+            for site, message in zip(self.sites, self.messages, strict=True)
         }
         for reply in _letting_go(replies):
             # Removed with the first reply: a second one to the same message matches nothing.

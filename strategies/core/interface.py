@@ -38,9 +38,10 @@ class SiteRequest:
         use: ``wire.CHOOSE``: all models, to choose one; ``wire.PULL``: also the mean of all models,
             to be pulled to; empty: that model alone.
         project: see ``wire.Instructions``: the digest of an earlier model, for one number along the
-            step since; ``wire.WHOLE``; None: the site need not keep the model.
+            step since; ``server_wire.WHOLE``; None: the site need not keep the model.
         along: the direction of that step, by which the number is turned into a row.
         own: the site, where the fields below are its alone; else empty, and they are unused.
+        of_noise: text of the run's source of noise, see ``wire.Instructions``; empty: none.
         apart: from ``model`` to the one that the site trains from, float64, shape ``(d,)``.
         offset: vector that the site adds to its model in this round, in equal parts after each of
             its steps, float32, shape ``(d,)``.
@@ -51,6 +52,7 @@ class SiteRequest:
     project: str | None = None
     along: Direction | None = field(default=None, compare=False, repr=False)
     own: str = ""
+    of_noise: str = ""
     apart: npt.NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
     offset: npt.NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,22 +19,24 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.models.site_summary import SiteMeasures
 from hdpfl_flower.monitoring.rejection import Rejected, Rejection
 from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.releases import KINDS
+from hdpfl_flower.releases.feasibility import rules_of
 from hdpfl_flower.updates import RoundUpdates
 from strategies.core.base import HDPStrategy
-from strategies.core.checks import NO_REPLY, check_outcome, read_test
+from strategies.core.checks import NO_REPLY, check_outcome, is_declared_sum, read_test
 from strategies.core.declaration import check_keys, check_needs
 from strategies.core.interface import Disclosed, RoundStart, State
 from strategies.core.model_record import ModelRecord
 from strategies.core.roster import Roster
-from strategies.core.round_messages import RoundMessages
-from strategies.core.round_report import RoundReport
+from strategies.core.round_messages import RoundMessages, RoundReport, TogetherRounds
 from strategies.core.site_metrics import measured_at_sites
 from strategies.guards.registry import GUARDS
 from strategies.server_step.found import step_type
@@ -41,6 +44,8 @@ from strategies.server_step.reported_model import ReportedModel
 from strategies.server_step.step import ServerStep
 
 log = logging.getLogger("hdpfl.server")
+FIRST = frozenset(name for name, kind in KINDS.items() if kind.table == "first")
+"""Kinds that are asked for before round 1."""
 
 
 class Kernel(Strategy):
@@ -72,6 +77,7 @@ class Kernel(Strategy):
                 not offer.
         """
         self.strategy, config, declared = strategy, strategy.config, strategy.declare()
+        declared = replace(declared, single_updates=not config.terms.source.is_summed)
         self.server, self.sampler, name = config.server, strategy.sampler, config.terms.strategy
         check_keys(config, declared)
         step, guard = step_type(step, config), GUARDS[config.server.guard]
@@ -87,6 +93,8 @@ class Kernel(Strategy):
         self.guard = guard(config, sums=declared.is_weighted_sum, linear_step=is_linear)
         self.welcomes = self.guard.welcome(declared.optional_facts - self.needs, self.needs)
         self.roster = Roster(config, self.needs, self.welcomes)
+        half = config.terms.source.half("strategies.core.{}")
+        self.together: TogetherRounds | None = half.Rounds(config.terms) if half else None
         self.state: State = strategy.initial_state()
         self.step_state = self.step.initial_state()
         self.reported = ReportedModel(config.server, config.terms.rounds)
@@ -96,6 +104,8 @@ class Kernel(Strategy):
         self._record = ModelRecord(config.simulation.seed)
         self._head: Head | None = None
         self._one_model = declared.one_model
+        # 'module:Class': the contract's tests hold the sums of all others.
+        self._is_external_sum = ":" in name and declared.is_weighted_sum
         self.messages = RoundMessages(
             self.roster,
             self._record,
@@ -127,9 +137,15 @@ class Kernel(Strategy):
         plan = strategy.begin_round(self.state, start)
         self.state, strategy.terms = plan.state, plan.terms
         asked = self._draw(server_round, plan.refused)
+        if self.together and not self.sampler.used_up:
+            self.together.terms = self.terms
+            self.together.declined |= self.roster.declined
+            asked = self.together.choose(server_round, asked, len(self.roster.nodes))
         strategy.asked = tuple(asked)
         quorum = max(self.server.quorum or math.ceil(2 * len(asked) / 3), 1)
-        if self.terms.noise == "server":
+        if self.together:
+            quorum = len(asked)
+        if not self.terms.source.site_plans:
             quorum = 0  # a round left out for want of replies would show the participants
         refused = {s: Rejected(Rejection.NOT_ASKED, why) for s, why in plan.refused.items()}
         self.report = RoundReport(server_round, asked, quorum, rejected=refused)
@@ -144,8 +160,13 @@ class Kernel(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Return the next model; None without a quorum, see ``report``."""
         report = self.report
-        updates = self._screen(self.messages.accept(replies, report, self.terms, self._head))
-        if self.terms.noise != "server" and updates.squares is not None:
+        if self.together:
+            pairs = self.messages.match(replies)
+            updates = self.together.accept(pairs, report, self.messages.size, self._head)
+        else:
+            updates = self.messages.accept(replies, report, self.terms, self._head)
+        updates = self._screen(updates)
+        if self.terms.source.site_plans and not self.together and updates.squares is not None:
             report.norms = np.sqrt(updates.squares).tolist()
         if self.terms.noise_multiplier and not self.server.quorum:
             # A declining site has used up its budget, and is no longer asked.
@@ -160,8 +181,13 @@ class Kernel(Strategy):
             return None, None
         self.state, outcome = self.strategy.combine(self.state, updates, self.streams.noise)
         check_outcome(outcome, updates)
+        if self._is_external_sum and not is_declared_sum(outcome, updates):
+            raise StrategyError(
+                f"'{self.terms.strategy}' declares a weighted sum of a round's updates, and its "
+                f"update of round {updates.server_round} is none; declare is_weighted_sum=False"
+            )
         # Checked before and after: the guard needs convex weights, and changes them.
-        rate = self.step.rate(report.server_round)
+        rate = self.step.rate(updates.server_round)
         outcome = self.guard.reweigh(outcome, updates, rate)
         check_outcome(outcome, updates)
         self.step_state, moved = self.step.move(self.step_state, outcome, updates)
@@ -169,7 +195,7 @@ class Kernel(Strategy):
             check_outcome(moved, updates)
         self.state = self.strategy.after_step(self.state, moved)
         record = self._record.moved(moved, self.terms)
-        report.outcome = self.reported.take_in(report.server_round, record, moved)
+        report.outcome = self.reported.take_in(updates.server_round, record, moved)
         revised = moved.revision  # then the guard takes nothing back
         report.taken_back = dict(revised.taken_back if revised else self.guard.taken_back)
         return record, None
@@ -209,6 +235,14 @@ class Kernel(Strategy):
         name = self.terms.strategy
         log.info("strategy %s, %d rounds; sites disclose: %s", name, self.terms.rounds, needs)
 
+    def first_messages(self, arrays: ArrayRecord, kind: str) -> Iterable[Message]:
+        """Return messages that ask all sites for a kind of release before round 1."""
+        sites = self.roster.eligible()
+        if self.together:
+            self.together.terms = self.terms
+            sites = self.together.choose(1, sites, len(self.roster.nodes))
+        return self._address(server_wire.query_of(kind), 1, arrays, sites)
+
     def finish_messages(
         self, arrays: ArrayRecord, grid: Grid, kind: str = wire.FINISH
     ) -> Iterable[Message]:
@@ -234,6 +268,8 @@ class Kernel(Strategy):
         """Set the run's first terms and state, by disclosed facts."""
         strategy = self.strategy
         strategy.terms = strategy.propose(strategy.terms, disclosed)
+        if rules := rules_of(strategy.terms):
+            strategy.terms = rules.settled(strategy.terms, len(disclosed))
         self.state, self.settled = strategy.initial_state(disclosed), True
 
     def privacy(self) -> dict[str, Any]:
@@ -253,7 +289,7 @@ class Kernel(Strategy):
         With ``noise = server`` each by a secret toss of its own, which the account rests on.
         """
         sites = self.roster.eligible()
-        if self.terms.noise == "server":
+        if not self.terms.source.site_plans:
             sites = [site for site in sites if site not in refused]
             # Independent secret tosses: the Poisson sampling by which the account is amplified.
             chosen = self.streams.sampling.bernoulli(len(sites), self.server.fraction)
@@ -269,6 +305,9 @@ class Kernel(Strategy):
         self._record.open(arrays, packed=self._is_packed)
         state, ask = self.state, self.strategy.request
         requests = {site: ask(state, server_round, site, kind) for site in sites}
+        if self.together and (kind == wire.TRAIN or wire.kind_asked(kind) in FIRST):
+            text = self.together.text_of(sites)
+            requests = {s: replace(request, of_noise=text) for s, request in requests.items()}
         return self.messages.address(kind, server_round, self.terms, requests)
 
     def _screen(self, updates: RoundUpdates) -> RoundUpdates:

@@ -1,7 +1,7 @@
 """Models in the record that Flower passes between rounds.
 
 Before round 1 the record holds one model, from which all sites start. A strategy with several
-models packs all of them into the record from then on, by number (``wire.pack_models``).
+models packs all of them into the record from then on, by number (``server_wire.pack_models``).
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 from flwr.app import ArrayRecord, RecordDict
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.estimators.softmax_head import Head, head_of
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model, flatten, unflatten
 from hdpfl_flower.models.parts import parts_of, select
-from hdpfl_flower.models.public_weights import start_arrays
+from hdpfl_flower.models.public_weights import checked, read_weights
 from hdpfl_flower.updates import Outcome
 from strategies.core.interface import SiteRequest
 
@@ -57,7 +57,7 @@ class ModelRecord:
     def begin_round(self, arrays: ArrayRecord, *, packed: bool) -> None:
         """Decode the round's record; ``packed``: several models by number."""
         self.open(arrays, packed=packed)
-        self._template = wire.read_own(self.models[0])
+        self._template = server_wire.read_own(self.models[0])
 
     def open(self, arrays: ArrayRecord, *, packed: bool) -> None:
         """Decode ``arrays``, unless they are the last ones."""
@@ -87,13 +87,14 @@ class ModelRecord:
             others = (self._mean,)
         elif request.use == wire.OFFSET and request.offset is not None:
             others = (self.record(request.offset),)
-        return wire.write_instructions(
+        return server_wire.write_instructions(
             terms,
             server_round,
             model,
             request.project,
             others=others,
             use=request.use if others else "",
+            of_noise=request.of_noise,
         )
 
     def moved(self, outcome: Outcome, terms: RunTerms) -> ArrayRecord:
@@ -107,16 +108,16 @@ class ModelRecord:
             else:
                 start = self.models[0] if outcome.from_first else initial_model(terms, self._seed)
             models.append(self._plus(start, step))
-        record = wire.pack_models(models)
+        record = server_wire.pack_models(models)
         self._arrays, self.models, self._mean = record, tuple(models), None
         return record
 
     def record(self, vector: np.ndarray) -> ArrayRecord:
         """Return the record of a model, from shape ``(d,)``."""
-        return wire.write_model(unflatten(vector, self._template))
+        return server_wire.write_model(unflatten(vector, self._template))
 
     def _plus(self, model: ArrayRecord, step: np.ndarray) -> ArrayRecord:
-        vector = flatten(self._template if model is self.models[0] else wire.read_own(model))
+        vector = flatten(self._template if model is self.models[0] else server_wire.read_own(model))
         # `flatten` made a copy: the arrays of the last round are read-only.
         vector += step
         return self.record(vector)
@@ -124,7 +125,7 @@ class ModelRecord:
 
 def initial_model(terms: RunTerms, seed: int) -> ArrayRecord:
     """Return the sent part of the initial model, as a record."""
-    return wire.write_model(initial_arrays(terms, seed))
+    return server_wire.write_model(initial_arrays(terms, seed))
 
 
 def initial_arrays(terms: RunTerms, seed: int) -> Arrays:
@@ -144,10 +145,32 @@ def initial_arrays(terms: RunTerms, seed: int) -> Arrays:
 def mean_model(models: tuple[ArrayRecord, ...]) -> ArrayRecord:
     """Return the mean of the models, summed in float64."""
     # One float64 copy for all models; they are added one after another.
-    total = {name: array.astype(np.float64) for name, array in wire.read_own(models[0]).items()}
+    total = {
+        name: array.astype(np.float64) for name, array in server_wire.read_own(models[0]).items()
+    }
     for model in models[1:]:
-        for name, array in wire.read_own(model).items():
+        for name, array in server_wire.read_own(model).items():
             total[name] += array
-    return wire.write_model(
+    return server_wire.write_model(
         {name: (array / len(models)).astype(np.float32) for name, array in total.items()}
     )
+
+
+def start_arrays(digest: str, drawn: Arrays, new: frozenset[str]) -> Arrays:
+    """Return the arrays of a public start, in the order of ``drawn``.
+
+    Args:
+        digest: of the file.
+        drawn: the model as its seed draws it.
+        new: names that stay as drawn, whatever the file holds of them.
+
+    Raises:
+        DataError, ModelError: the file is not there, or holds another model.
+    """
+    given = {key: value for key, value in read_weights(digest).items() if key not in new}
+    shapes = {key: array.shape for key, array in drawn.items() if key not in new}
+    checked(given, shapes, digest)
+    return {
+        key: array if key in new else np.asarray(given[key].float().numpy(), np.float32).copy()
+        for key, array in drawn.items()
+    }

@@ -9,17 +9,10 @@ from typing import Any
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.privacy.central_dp import CentralPlan
 from hdpfl_flower.privacy.unit import unit_of
+from hdpfl_flower.releases.feasibility import rules_of
 
 NO_PRIVACY = "no privacy"
 PRIVATE = "differential privacy"
-_TRUST = {
-    "records": "the server is trusted with nothing; each client keeps its own account",
-    "server": "the server is trusted: it sees clipped updates without noise and who took part, "
-    "adds the noise and keeps the account; the promise is against whoever sees the models. This "
-    "journal names who took part: keep it with the server",
-    "client": "the server is trusted with nothing; each client noises its whole update and keeps "
-    "its own account, without amplification by sampling",
-}
 
 
 def describe(terms: RunTerms) -> dict[str, Any]:
@@ -34,13 +27,15 @@ def describe(terms: RunTerms) -> dict[str, Any]:
         "noise": terms.noise,
         "unit": protected.unit,
         "relation": protected.relation,
-        "trust": _TRUST[terms.noise],
+        "trust": terms.source.trust,
         "scope": "this run alone; the ε of several runs add up",
     }
-    if terms.epsilon_cap and terms.noise != "server":
+    if rules := rules_of(terms):
+        facts |= rules.facts(terms)
+    if terms.epsilon_cap and terms.source.site_plans:
         facts["epsilon-cap"] = terms.epsilon_cap
     # Where a client's update is noised as a whole, in every coordinate, it shows no mask.
-    if terms.work.reads_clean_weights and terms.noise == "records":
+    if terms.work.reads_clean_weights and terms.source.per_record:
         facts["violates"], facts["epsilon"] = "every private site", math.inf
     return facts
 

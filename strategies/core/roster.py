@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.monitoring.rejection import Rejected, Rejection
-from hdpfl_flower.system.fingerprints import fingerprint_of, listed
+from hdpfl_flower.system.fingerprints import listed
 from strategies.core.checks import NO_REPLY, rejection_of
 from strategies.core.exchange import Exchange
 
@@ -86,6 +89,11 @@ class Roster:
             return list(self.nodes)
         return [site for site in self.nodes if site not in self.undecided]
 
+    @property
+    def declined(self) -> set[str]:
+        """Sites that declined when they were asked to join."""
+        return {s for s, said in self.silent.items() if said.code is Rejection.DECLINED}
+
     def left_out(self) -> dict[str, list[str]]:
         """Return joined sites with missing facts, and their names."""
         there = set(self.eligible())
@@ -101,12 +109,13 @@ class Roster:
         if said is None:
             facts = ", ".join(self.left_out()[site])
             return f"it does not disclose {facts}; 'disclose' in its profile must list it"
-        trust = self.config.terms.noise == "server" and said.code is Rejection.DECLINED
-        return f"{said.words}; its own log says why" + (
-            ", for instance that noise = 'server' needs 'trust-server = true' in its profile"
-            if trust
-            else ""
-        )
+        source, reason = self.config.terms.source, f"{said.words}; its own log says why"
+        if source.permission and said.code is Rejection.DECLINED:
+            reason += (
+                f", for instance that noise = '{source.name}' needs '{source.permission} = true' "
+                "in its profile"
+            )
+        return reason
 
     def check_anybody(self, name: str) -> None:
         """Raise ``StrategyError`` if no site informs the strategy ``name``."""
@@ -261,7 +270,7 @@ class Roster:
             nodes: node id → its name, where it has one.
             longest: seconds to wait, where ``join-timeout`` is longer.
         """
-        content = wire.write_instructions(self.config.terms, 0, ArrayRecord())
+        content = server_wire.write_instructions(self.config.terms, 0, ArrayRecord())
         exchange = Exchange(content, wire.JOIN, {str(node): node for node in nodes})
         timeout = min(self.config.server.join_timeout, longest)
         replies = grid.send_and_receive(exchange.messages, timeout=timeout)
@@ -275,7 +284,7 @@ class Roster:
                 continue
             silent.pop(node)
             with contextlib.suppress(wire.WireError):  # it discloses nothing that can be used
-                facts[node] = wire.read_site(reply.content)
+                facts[node] = server_wire.read_site(reply.content)
         for node, name in nodes.items():
             answer = facts.get(node, {})
             index = answer.pop("partition", None)
@@ -301,3 +310,31 @@ _DECISIONS = {
     "refused": "refused, its operator takes no part in the run",
     "approved": "approved, it takes part from now on",
 }
+
+
+@lru_cache(maxsize=4096)
+def fingerprint_of(public_key: bytes) -> str:
+    """Return the fingerprint of a key in PEM, as Flower registers it; empty for other bytes.
+
+    It is that of ``ssh-keygen -lf KEY.pub``. A simulated node has no key.
+
+    >>> fingerprint_of(b"32 random bytes of a simulation")
+    ''
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_public_key,
+    )
+
+    try:
+        key = load_pem_public_key(public_key)
+    except (ValueError, UnsupportedAlgorithm):
+        return ""
+    if not isinstance(key, EllipticCurvePublicKey):  # the only ones that Flower registers
+        return ""
+    line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    digest = hashlib.sha256(base64.b64decode(line.split()[1])).digest()
+    return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"

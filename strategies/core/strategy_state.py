@@ -22,6 +22,8 @@ from hdpfl_flower.config.terms import RunTerms
 from strategies.core.kernel import Kernel
 
 Array = npt.NDArray[Any]
+ARRAY = "array"
+"""Only key of the facts of an array; its value is the array's number."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,14 @@ def save_state(value: object, arrays: dict[str, Array]) -> Any:
     if isinstance(value, np.ndarray):
         number = str(len(arrays))
         arrays[number] = value
-        return {"array": number}
+        return {ARRAY: number}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field_.name: getattr(value, field_.name) for field_ in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        if not all(isinstance(key, str) for key in value):
-            raise TypeError("a dictionary of a strategy's state has a key that is no text")
+        if not all(isinstance(key, str) for key in value) or value.keys() == {ARRAY}:
+            raise TypeError(
+                f"a dictionary of a strategy's state has a key that is no text, or '{ARRAY}' alone"
+            )
         return {key: save_state(member, arrays) for key, member in value.items()}
     if isinstance(value, tuple | list | set | frozenset):
         # Sets are sorted: the same state has the same text.
@@ -69,7 +73,8 @@ def load_state(kind: Any, facts: Any, arrays: Mapping[str, Array], like: object 
     """Return the value of type ``kind`` that :func:`save_state` saved.
 
     Args:
-        kind: a type, as a dataclass annotates its fields. ``Any`` is the type of ``like``.
+        kind: a type, as a dataclass annotates its fields. ``Any`` is the type of ``like``, or where
+            that is None, whatever was saved; so are the members of a bare ``dict`` or ``tuple``.
         facts: as :func:`save_state` returned them.
         arrays: as it filled them.
         like: a value of the type, which a new strategy begins with.
@@ -77,33 +82,58 @@ def load_state(kind: Any, facts: Any, arrays: Mapping[str, Array], like: object 
     Raises:
         LookupError, TypeError, ValueError: the facts are not of that type.
     """
-    kind = type(like) if kind is Any else kind
-    origin, parts = get_origin(kind), get_args(kind)
+    kind = _stated(kind, like)
+    if kind is Any:
+        return _load_any(facts, arrays)
+    origin, parts = get_origin(kind) or kind, get_args(kind)
     if origin in (Union, types.UnionType):
         options = [option for option in parts if option is not type(None)]
         return None if facts is None else load_state(options[0], facts, arrays, like)
-    if origin is np.ndarray:
-        return arrays[facts["array"]]
+    if origin is np.ndarray and isinstance(facts, dict):
+        return arrays[facts[ARRAY]]
     if dataclasses.is_dataclass(kind):
         return _load_fields(kind, facts, arrays, like)
-    if origin is not None:
+    if parts and origin is not np.ndarray:
         return _load_members(origin, parts, facts, arrays)
     if kind is float and type(facts) is int:
-        return float(facts)
+        facts = float(facts)
     # The exact type: to `isinstance`, True is an int.
     if type(facts) is not kind:
-        raise TypeError(f"a {type(facts).__name__} in place of a {kind}")
+        words = getattr(kind, "__name__", kind)
+        raise TypeError(f"annotated as {words}, and holds a {type(facts).__name__}")
     return facts
+
+
+def _stated(kind: Any, like: object) -> Any:
+    """Return the type that an annotation stands for; ``Any``: it states none."""
+    if kind is Any and like is not None:
+        kind = type(like)
+    if kind in (dict, list, tuple, set, frozenset):
+        return kind[str, Any] if kind is dict else kind[Any, ...] if kind is tuple else kind[Any]
+    return kind
+
+
+def _load_any(facts: Any, arrays: Mapping[str, Array]) -> Any:
+    """Return a saved value without a type: arrays, numbers, texts, lists, dictionaries."""
+    if isinstance(facts, list):
+        return [_load_any(member, arrays) for member in facts]
+    if not isinstance(facts, dict):
+        return facts
+    if facts.keys() == {ARRAY}:
+        return arrays[facts[ARRAY]]
+    return {key: _load_any(member, arrays) for key, member in facts.items()}
 
 
 def _load_fields(kind: Any, facts: Any, arrays: Mapping[str, Array], like: object) -> Any:
     hints = _hints(kind)
     if not isinstance(facts, dict) or facts.keys() != hints.keys():
         raise TypeError(f"not a {kind.__name__}")
-    values = {
-        name: load_state(hint, facts[name], arrays, getattr(like, name, None))
-        for name, hint in hints.items()
-    }
+    values = {}
+    for name, hint in hints.items():
+        try:
+            values[name] = load_state(hint, facts[name], arrays, getattr(like, name, None))
+        except TypeError as error:
+            raise TypeError(f"'{name}' {error}") from None
     return kind(**values)
 
 

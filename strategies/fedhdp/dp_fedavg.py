@@ -32,7 +32,7 @@ class DPFedAvg(LevelAveraging):
         """Return the terms; noise at the sites is capped at the strictest ε."""
         terms = super().propose(terms, disclosed)
         strictest = min(float(facts["epsilon"]) for facts in disclosed.values())
-        if terms.noise == "server" or math.isinf(strictest):
+        if not terms.source.site_plans or math.isinf(strictest):
             return terms
         # A cap of 0 means none; the lower of two caps counts.
         return terms.updated(epsilon_cap=min(terms.epsilon_cap or math.inf, strictest))

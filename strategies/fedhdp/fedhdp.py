@@ -18,20 +18,19 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from hdpfl_flower.config.run_config import RunConfig
 from strategies.fedhdp.level_averaging import Floats, LevelAveraging, LevelSettings
-from strategies.fedhdp.levels import menu_of, read_menu, read_ratios
+from strategies.fedhdp.levels import Menu, Ratios, menu_of
 
 
 class FedHDPSettings(LevelSettings):
     """Settings of the levels and of their weights."""
 
-    levels: str = Field(
+    levels: Menu = Field(
         "",
         description="The menu of ε, such as 1,3.6,inf: a site is in the loosest that it allows; "
         "empty: the strictest disclosed ε, and inf.",
     )
-    level_ratio: str = Field(
+    level_ratio: Ratios = Field(
         "auto",
         description="What a client of a stricter level counts, from 0 to 1: auto, one number, one "
         "for each level but the loosest, or precision (by noise alone, to compare).",
@@ -44,13 +43,6 @@ class FedHDP(LevelAveraging):
     name = "fedhdp"
     settings_type = FedHDPSettings
     settings: FedHDPSettings
-
-    def __init__(self, config: RunConfig) -> None:
-        """Prepare the run of ``config``; raises ``TermsError`` for a wrong menu or ratio."""
-        super().__init__(config)
-        # An error is raised before a site is asked.
-        read_menu(self.settings.levels)
-        read_ratios(self.level_ratio, 0)
 
     @property
     def level_ratio(self) -> str:

@@ -126,11 +126,12 @@ class LevelAveraging(HDPStrategy):
         With ``noise = server`` the update holds the server's clipping and noise, and with ``auto``
         ratios its directions have weights of their own.
         """
-        at_sites, ratio = self.terms.noise != "server", self.level_ratio.strip()
+        at_sites, ratio = self.terms.source.site_plans, self.level_ratio.strip()
         is_sum = at_sites and ratio != AUTO
         return Declaration(
             frozenset({"epsilon"}),
             is_weighted_sum=is_sum,
+            round_alone=True,
             is_convex=is_sum,
             weights_alone=False,
             adds_noise=True,
@@ -180,7 +181,7 @@ class LevelAveraging(HDPStrategy):
         for site in set(sites) - set(level_of):
             log.warning("site %s is left out: %s", site, TOO_STRICT)
         read_ratios(self.level_ratio, len(menu))
-        plan = self._central_plan(menu, level_of) if self.terms.noise == "server" else None
+        plan = self._central_plan(menu, level_of) if not self.terms.source.site_plans else None
         return LevelState(Levels(menu, level_of, own, plan))
 
     def privacy(self, state: LevelState) -> dict[str, Any]:

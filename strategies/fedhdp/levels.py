@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import AfterValidator
 
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.linalg.sums import exact_sum
@@ -30,7 +32,7 @@ def read_menu(spec: str) -> tuple[float, ...]:
     """Return the ε in ``spec``, the loosest first; empty for an empty text.
 
     Raises:
-        TermsError: not numbers above 0, or one twice.
+        ValueError: not numbers above 0, or one twice.
 
     >>> read_menu("1, 3.6,inf"), read_menu("")
     ((inf, 3.6, 1.0), ())
@@ -40,11 +42,13 @@ def read_menu(spec: str) -> tuple[float, ...]:
     except ValueError:
         menu = [math.nan]
     if not all(value > 0 for value in menu) or len(set(menu)) < len(menu):
-        raise TermsError(
-            f"'fedhdp.levels' is '{spec}'; write each ε once, above 0, with commas between "
-            "(1,3.6,inf)"
-        )
+        raise ValueError("must be each ε once, above 0, with commas between, such as 1,3.6,inf")
     return tuple(sorted(menu, reverse=True))
+
+
+def _check_menu(spec: str) -> str:
+    read_menu(spec)
+    return spec
 
 
 def menu_of(spec: str, epsilons: Floats) -> tuple[float, ...]:
@@ -89,7 +93,8 @@ def read_ratios(spec: str, levels: int) -> tuple[float, ...] | None:
         levels: how many there are, 0 before it is known.
 
     Raises:
-        TermsError: not numbers in [0, 1], or not as many as levels.
+        ValueError: not numbers in [0, 1].
+        TermsError: not as many as levels.
 
     >>> read_ratios("0.1", 3), read_ratios("auto", 2)
     ((1.0, 0.1, 0.1), None)
@@ -101,10 +106,7 @@ def read_ratios(spec: str, levels: int) -> tuple[float, ...] | None:
     except ValueError:
         ratios = [math.nan]
     if not all(0 <= ratio <= 1 for ratio in ratios):
-        raise TermsError(
-            f"'fedhdp.level-ratio' is '{spec}'; write auto, precision, or numbers from 0 to 1 "
-            "with commas between"
-        )
+        raise ValueError("must be auto, precision, or numbers from 0 to 1 with commas between")
     if len(ratios) == 1:
         ratios *= max(levels - 1, 1)
     if levels and len(ratios) != max(levels - 1, 1):
@@ -113,6 +115,17 @@ def read_ratios(spec: str, levels: int) -> tuple[float, ...] | None:
             "number, or one for each level but the loosest"
         )
     return (1.0, *ratios)[: levels or None]
+
+
+def _check_ratios(spec: str) -> str:
+    read_ratios(spec, 0)
+    return spec
+
+
+Menu = Annotated[str, AfterValidator(_check_menu)]
+"""Setting ``levels``."""
+Ratios = Annotated[str, AfterValidator(_check_ratios)]
+"""Setting ``level-ratio``."""
 
 
 def ratio_weights(counts: Floats, ratios: Sequence[float] | Floats) -> Floats:

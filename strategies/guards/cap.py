@@ -9,11 +9,16 @@ from typing import ClassVar
 import numpy as np
 
 from hdpfl_flower.linalg.sums import weighted_sum
+from hdpfl_flower.linalg.types import Vector
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from hdpfl_flower.weighting.by_records import by_rows, weighted_rows
-from strategies.guards.bounds import CAP, cap_weights
 from strategies.guards.guard import BY_SITE, ProvingGuard
+
+CAP = 3.0
+"""No site weighs more than this many times 1/n."""
+_NOTHING = 1e-12
+"""Smallest sum of weights that can be shared in proportion."""
 
 
 class Cap(ProvingGuard):
@@ -48,3 +53,27 @@ def _capped(outcome: Outcome, accepted: RoundUpdates) -> Outcome:
     weights = cap_weights(outcome.weights, limit)
     update = weighted_sum(outcome.scale * weights, accepted.updates)
     return replace(outcome, update=update, weights=weights)
+
+
+def cap_weights(weights: Vector, limit: float) -> Vector:
+    """Return convex weights of at most ``limit``, shape ``(n,)``.
+
+    Water-filling: the weight that is cut off goes to the sites below the limit, in proportion to
+    their weights, until none exceeds it. Sites without weight share the rest. Where ``limit`` is
+    below 1/n, every weight is 1/n.
+
+    >>> cap_weights(np.array([0.8, 0.1, 0.1, 0.0]), 0.5)
+    array([0.5 , 0.25, 0.25, 0.  ])
+    """
+    capped, full = weights.copy(), np.zeros(len(weights), dtype=np.bool_)
+    limit = max(limit, 1 / len(weights))
+    # Every pass fills at least one more site, so that there are n passes at most.
+    while (capped > limit * (1 + 1e-12)).any():
+        # `full` only grows: a site that was cut off never falls below the limit again.
+        full |= capped > limit
+        left = 1 - limit * int(full.sum())
+        below = np.where(full, 0, weights)
+        if below.sum() < _NOTHING:
+            below = (~full).astype(np.float64)
+        capped = np.where(full, limit, below * (left / max(below.sum(), _NOTHING)))
+    return capped

@@ -5,7 +5,7 @@ hold, learn or send; so no number of liars is too large to be refused for one.
 
 - **Less noise than the floor** that the run's terms state.
 - **No new noise**: the upload hardly differs from the site's last one.
-- **Shared noise**: another site's, by ``shared_noise.py``. Where the model has a softmax head the
+- **Copied noise**: another site's, by ``copied_noise.py``. Where the model has a softmax head the
   updates' silent sums (``softmax_head.py``) are noise and nothing else; where the terms state a
   floor two updates differ by that much noise at least.
 """
@@ -23,8 +23,10 @@ from hdpfl_flower.estimators.noise_level import sample_coordinates
 from hdpfl_flower.estimators.softmax_head import Head, silent_sums
 from hdpfl_flower.linalg.sums import inner_products, square_sum
 from hdpfl_flower.linalg.types import Vector
-from strategies.guards.bounds import REPEATS, Rows
-from strategies.guards.shared_noise import shared_noise, too_near
+from strategies.guards.copied_noise import copied_noise, too_near
+
+Rows = npt.NDArray[np.float32]
+REPEATS = "guard: repeats an upload of its own"
 
 Ints = npt.NDArray[np.int64]
 
@@ -94,7 +96,7 @@ def refuse_proven(
         pairs += too_near(inner_products(updates), updates.shape[1], floor.noise, floor.rounds)
     if head is not None and silent is not None:
         lengths = np.sqrt([square_sum(row[head.start :]) for row in updates])
-        pairs += shared_noise(silent, lengths, floor.rounds)
+        pairs += copied_noise(silent, lengths, floor.rounds)
     sharing = {sites[i] for pair in pairs for i in pair}
     after = ProofState(after.coordinates, after.sketches, tuple(sorted({*state.shared, *sharing})))
     return after, refused | {site: SHARED for site in sites if site in after.shared}

@@ -95,7 +95,7 @@ def _faults(config: RunConfig) -> Iterator[str]:
             f"reads the class rows of a last layer, and 'model' '{model}' on '{terms.dataset}' has "
             "none that is known; take another"
         )
-    if terms.work.sent_part or not terms.work.sends_every_coordinate:
+    if (work := terms.work).sent_part or not work.sends_every_coordinate:
         yield "reads whole class rows of whole models; leave out 'work'"
     inputs = list(layout_of(model, task).values())[-2].shape[1]
     if inputs + 1 < task.classes:

@@ -117,11 +117,10 @@ def check_clusters(settings: ClusterSettings, table: str, sites: int) -> None:
         StrategyError: names the key.
     """
     key, clusters = f"{table}.clusters", settings.clusters
-    if clusters == 1:
-        raise StrategyError(f"'{key}' = 1 is 'fedavg'; ask for 2 or more, or 0 to find them")
-    if clusters > sites:
+    if clusters == 1 or clusters > sites:
         raise StrategyError(
-            f"'{key}' = {clusters}, and {sites} sites take part; ask for fewer, or start more sites"
+            f"'{key}' = {clusters}, and {sites} sites take part; ask for 2 to {sites}, for 0 to "
+            "find them, or take 'fedavg' for one model"
         )
 
 

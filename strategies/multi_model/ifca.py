@@ -56,7 +56,7 @@ class IFCA(MultiModel):
         if self.settings.clusters < 2 or not choices_of(terms):
             raise StrategyError(
                 f"'ifca' needs the number of models, and choices: set '{table_of(type(self))}"
-                ".clusters' to 2 or more, and 'choice' to another kind than 'none'"
+                ".clusters' to 2 or more, and 'choice.kind' to another kind than 'none'"
             )
         check_clusters(self.settings, table_of(type(self)), len(disclosed))
         return super().propose(terms, disclosed)

@@ -73,7 +73,13 @@ class Projected(HDPStrategy):
         """Declare ε and the facts of the weights; a projection is no weighted sum."""
         offers = super().declare()
         facts = offers.required_facts | {"epsilon"}
-        return replace(offers, required_facts=facts, is_weighted_sum=False, is_convex=False)
+        return replace(
+            offers,
+            required_facts=facts,
+            is_weighted_sum=False,
+            round_alone=True,
+            is_convex=False,
+        )
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream

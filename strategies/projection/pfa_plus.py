@@ -41,9 +41,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.config.settings import NoSettings
 from hdpfl_flower.linalg.projection import project_private
 from hdpfl_flower.linalg.step_direction import Direction
 from hdpfl_flower.linalg.sums import inner_products, weighted_sum
@@ -115,7 +114,7 @@ class PFAPlus(Projected):
     """Weight by ε; each private site sends one number, along the model's last step."""
 
     name = "pfa-plus"
-    settings_type = NoSettings
+    settings_type = HDPStrategy.settings_type
 
     def __init__(self, config: RunConfig, weights: HDPStrategy | None = None) -> None:
         """Prepare for the run of ``config``."""
@@ -143,7 +142,7 @@ class PFAPlus(Projected):
         models, digest = dict(state.models), wire.model_digest(start.arrays)
         model = models.pop(digest, None)  # after a round without a quorum it is the same
         if model is None:
-            model = flatten(wire.read_own(start.arrays))
+            model = flatten(server_wire.read_own(start.arrays))
         # After its model is dropped here a site sends its whole update.
         models = {**dict(list(models.items())[-KEPT:]), digest: model}
         return RoundSetup(replace(state, models=models, answered=answered), self.terms)
@@ -156,10 +155,10 @@ class PFAPlus(Projected):
             return SiteRequest()
         public, lines = self._public(), self._lines_of(state)
         if not public or site in public or lines.last is None:
-            return SiteRequest(project=wire.WHOLE)
+            return SiteRequest(project=server_wire.WHOLE)
         began = _began(state, site)
         line = lines.since(began) if began else None
-        return SiteRequest(project=began if line else wire.WHOLE, along=line)
+        return SiteRequest(project=began if line else server_wire.WHOLE, along=line)
 
     def combine(
         self, state: PFAPlusState, updates: RoundUpdates, noise: RandomStream

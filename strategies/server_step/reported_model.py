@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire
 from hdpfl_flower.config.server_terms import ServerTerms
 from hdpfl_flower.models.networks import flatten, unflatten
 from hdpfl_flower.updates import Outcome
@@ -66,7 +66,7 @@ class ReportedModel:
         if self._kind == "none" and outcome.reported is None:
             return outcome
         ahead = None if outcome.reported is None else outcome.reported - outcome.update
-        self.add(server_round, flatten(wire.read_own(record)), ahead)
+        self.add(server_round, flatten(server_wire.read_own(record)), ahead)
         if not (count := self.state.count):
             return outcome
         return replace(outcome, gauges={**outcome.gauges, "averaged_models": float(count)})
@@ -75,8 +75,8 @@ class ReportedModel:
         """Return the record of the reported model."""
         if not self.differs:
             return arrays
-        broadcast = wire.read_own(arrays)
-        return wire.write_model(unflatten(self.model(flatten(broadcast)), broadcast))
+        broadcast = server_wire.read_own(arrays)
+        return server_wire.write_model(unflatten(self.model(flatten(broadcast)), broadcast))
 
     @property
     def differs(self) -> bool:

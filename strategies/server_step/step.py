@@ -19,7 +19,7 @@ import numpy as np
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.server_terms import FOUND
-from hdpfl_flower.config.settings import NoSettings, Settings
+from hdpfl_flower.config.settings import Settings
 from hdpfl_flower.config.terms import AUTO
 from hdpfl_flower.linalg.types import Updates
 from hdpfl_flower.updates import Outcome, RoundUpdates
@@ -47,6 +47,10 @@ def table_of(part: type[Any]) -> str:
         return str(table)
     owner = next(base for base in part.__mro__ if "settings_type" in vars(base))
     return str(vars(owner).get("name", part.name))
+
+
+class NoSettings(Settings):
+    """Of a strategy or step without a setting of its own."""
 
 
 class ServerStep:

@@ -48,14 +48,14 @@ class Pulls:
             return pulls
         if not terms.work.pull_factor:
             raise TermsError(
-                f"run config: '{key}' is '{schedule}', and the 'pull' of 'work' is 0: there is "
+                f"run config: '{key}' is '{schedule}', and 'work.pull' is 0: there is "
                 "none to change; set it, or leave the schedule out"
             )
         for server_round in range(1, terms.rounds + 1):
             pull = pulls.first / pulls.schedule(server_round)
             if pull * terms.learning_rate > 1:
                 raise TermsError(
-                    f"run config: '{key}' = '{schedule}' makes the 'pull' {pull:g} in round "
+                    f"run config: '{key}' = '{schedule}' makes 'work.pull' {pull:g} in round "
                     f"{server_round}, and with 'learning-rate' {terms.learning_rate:g} a step "
                     "would go beyond the model that it is pulled to; lower one of them, or the "
                     "'rounds'"

@@ -79,6 +79,11 @@ class LevelStudy(Study):
     alike: int | None = None
     paper: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
+    @property
+    def data(self) -> tuple[str, ...]:
+        """The data set of every run."""
+        return (str(self.base["dataset"]),)
+
     def conduct(self, options: Options, folder: Path) -> Findings:
         """Search the server's rate of each cell, then run the cells."""
         places = self.places(options)

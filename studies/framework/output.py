@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rich.table import Table as RichTable
-
 from hdpfl_flower.system.files import replace_file
-from hdpfl_tools.coordinator.progress import console
+from hdpfl_tools.coordinator.progress import console, make_table
 from studies.framework.study import Findings, Study, Table
 
 
@@ -34,18 +32,9 @@ def save(study: Study, findings: Findings, folder: Path, command: str) -> None:
 def show(findings: Findings) -> None:
     """Print the tables and the notes."""
     for table in findings.tables:
-        console.print(_rich(table))
+        console.print(make_table(table.title, table.head, table.rows))
     for note in findings.notes:
         console.print(f"- {note}", markup=False)
-
-
-def _rich(table: Table) -> RichTable:
-    shown = RichTable(title=table.title)
-    for number, head in enumerate(table.head):
-        shown.add_column(head, justify="right" if number else "left")
-    for row in table.rows:
-        shown.add_row(*row)
-    return shown
 
 
 def markdown(table: Table) -> list[str]:

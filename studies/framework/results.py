@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.monitoring.journal import Event
+from hdpfl_tools.measures.paired import paired
 
 LAST = 5
 """Last rounds whose mean accuracy is a run's result."""
@@ -32,6 +33,7 @@ class Value:
         curves: accuracy after each round, shape ``(seeds, rounds)``, NaN after the end of a run.
         rates: learning rate → mean, for all tried rates.
         rate: the chosen rate.
+        finals: each seed's result, in percent, in the order of the seeds.
     """
 
     mean: float
@@ -39,6 +41,7 @@ class Value:
     curves: npt.NDArray[np.float64]
     rates: Mapping[float, float]
     rate: float
+    finals: tuple[float, ...] = ()
 
     @property
     def at_edge(self) -> bool:
@@ -57,7 +60,7 @@ def value_of(runs: Sequence[Sequence[Event]], metric: str = "accuracy") -> Value
         row[: len(line)] = line
     # The sample's deviation, n − 1: undefined for one seed.
     spread = float(np.std(finals, ddof=1)) if len(finals) > 1 else math.nan
-    return Value(float(np.mean(finals)), spread, curves, {}, math.nan)
+    return Value(float(np.mean(finals)), spread, curves, {}, math.nan, tuple(finals))
 
 
 def best_rate(values: Mapping[float, Value]) -> Value:
@@ -106,9 +109,19 @@ def cell_text(value: Value, paper: float | None) -> str:
 
 
 def grid_tables(
-    values: Mapping[Place, Value], paper: Mapping[tuple[str, str], float], unit: str
+    values: Mapping[Place, Value],
+    paper: Mapping[tuple[str, str], float],
+    unit: str,
+    against: str = "",
 ) -> tuple[list[tuple[Any, ...]], dict[str, Any], list[str]]:
-    """Return a grid's tables (title, head, rows), numbers and notes."""
+    """Return a grid's tables (title, head, rows), numbers and notes.
+
+    Args:
+        values: of the cells.
+        paper: (row, column) → the paper's number.
+        unit: of the values.
+        against: the row that paired differences are to; empty: the first.
+    """
     rows = list(dict.fromkeys(row for _, row, _ in values))
     columns = list(dict.fromkeys(column for _, _, column in values))
     tables: list[tuple[Any, ...]] = []
@@ -120,6 +133,7 @@ def grid_tables(
             rates = {place: f"{v.rate:g}" for place, v in cells.items()}
             head = (f"learning rate chosen; {block}", ("", *columns), _rows(rows, columns, rates))
             tables.append(head)
+        tables += _differences(cells, rows, columns, against or rows[0], block)
     return (
         tables,
         {"cells": [_numbers(p, v, paper) for p, v in values.items()]},
@@ -127,8 +141,33 @@ def grid_tables(
     )
 
 
+def _differences(
+    cells: Mapping[tuple[str, str], Value],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    against: str,
+    block: str,
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the table of paired differences to a row; none of one seed or one row."""
+    text = {}
+    for column in columns:
+        results = {
+            r: dict(enumerate(cells[r, column].finals)) for r in rows if (r, column) in cells
+        }
+        if against in results and len(results[against]) > 1:
+            for row, other in paired(results, against, more_is_better=True).items():
+                wins = f"won {other.wins} of {other.seeds}"
+                text[row, column] = f"{other.mean:+.1f} ± {other.margin:.1f}, {wins}"
+    if text:
+        title = (
+            f"difference to '{against}' on the same seeds, in points, ± half of its interval of "
+            f"95 % by Student's t; {block}"
+        )
+        yield title, ("", *columns), _rows([r for r in rows if r != against], columns, text)
+
+
 def _rows(
-    rows: list[str], columns: list[str], text: Mapping[tuple[str, str], str]
+    rows: Sequence[str], columns: Sequence[str], text: Mapping[tuple[str, str], str]
 ) -> tuple[tuple[str, ...], ...]:
     return tuple((r, *(text.get((r, c), "–") for c in columns)) for r in rows)
 

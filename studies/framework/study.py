@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.system.paths import available_cores
+from hdpfl_flower.system.devices import available_cores
 from hdpfl_tools.coordinator.progress import rounds_bar
 from hdpfl_tools.simulation.in_process.comparison import OnRound, RunJob, compare
 from hdpfl_tools.simulation.in_process.liars import Attack
@@ -38,6 +38,7 @@ class Options:
         rounds: rounds after which a run ends; the noise stays that of the planned rounds.
         strategies: the rows to run.
         columns: the columns to run, by their labels; empty: the study's.
+        against: the row that paired differences are to.
         learning_rates: the tuning grid of each method.
         noises: noise formulas: ``paper``, ``pld``.
         model: the network.
@@ -51,6 +52,7 @@ class Options:
     rounds: int = 0
     strategies: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    against: str = ""
     learning_rates: tuple[float, ...] = ()
     noises: tuple[str, ...] = ()
     model: str = ""
@@ -72,6 +74,7 @@ class Options:
             "--strategies": ",".join(self.strategies),
             "--columns": ",".join(self.columns),
             "--learning-rate": ",".join(f"{rate:g}" for rate in self.learning_rates),
+            "--against": self.against,
             "--noise": ",".join(self.noises),
             "--model": self.model,
             "--dataset": self.dataset,
@@ -143,6 +146,11 @@ class Study(ABC):
     minutes: int
     notes: tuple[str, ...] = ()
 
+    @property
+    def data(self) -> tuple[str, ...]:
+        """Names of the data sets that it reads from ``--data-dir``."""
+        return ()
+
     def check(self, options: Options) -> None:
         """Refuse options without effect on this study.
 
@@ -186,7 +194,7 @@ class GridStudy(Study):
         metrics: a block's name beside its noise → its accuracy metric.
     """
 
-    takes = (*OF_RUNS, "--noise", *OF_DATA)
+    takes = (*OF_RUNS, "--against", "--noise", *OF_DATA)
     base: Mapping[str, Any]
     rows: tuple[str | Setting, ...]
     columns: tuple[Setting, ...]
@@ -208,10 +216,20 @@ class GridStudy(Study):
         values = self.read({key: runs[job.terms.run_id] for key, job in jobs.items()})
         self.draw(values, folder / f"{self.name}.png")
         paper = {} if options.dataset else self.paper  # of the paper's own data set
-        tables, numbers, notes = grid_tables(values, paper, self.unit)
+        tables, numbers, notes = grid_tables(values, paper, self.unit, self._against(options))
         return Findings(tuple(Table(*table) for table in tables), numbers, (*self.notes, *notes))
 
+    def _against(self, options: Options) -> str:
+        """Return the row that differences are to; empty: the first that runs."""
+        labels = [_setting(row).label for row in self.rows]
+        return select_or_all(labels, (options.against,), "--against")[0] if options.against else ""
+
     unit = "final accuracy, %: mean of the last 5 rounds, ± sd over seeds"
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """The data set of every run."""
+        return (str(self.base["dataset"]),)
 
     def keys(self, options: Options) -> list[Key]:
         """Return every run's place in the grid.

@@ -83,6 +83,11 @@ class Megabytes(Study):
 
     takes = ("--rounds", "--strategies", *OF_DATA)
 
+    @property
+    def data(self) -> tuple[str, ...]:
+        """Data sets of its cases."""
+        return ("mnist",)
+
     def conduct(self, options: Options, folder: Path) -> Findings:
         """Run FedAvg, PFA and PFA+ for some rounds; count message bytes."""
         models = (options.model,) if options.model else MODELS

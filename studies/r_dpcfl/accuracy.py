@@ -101,7 +101,7 @@ COLUMNS = (
 ROWS = (
     "r-dpcfl",
     Setting("r-dpcfl pca", {"strategy": "r-dpcfl", "r-dpcfl.cluster-map": "pca"}),
-    Setting("r-dpcfl no choices", {"strategy": "r-dpcfl", "choice": "none"}),
+    Setting("r-dpcfl no choices", {"strategy": "r-dpcfl", "choice": {"kind": "none"}}),
     "robust-hdp+r-dpcfl",
     "late-clusters",
     "robust-hdp+late-clusters",

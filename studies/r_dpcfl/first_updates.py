@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import Context, Message
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.clustering.clusters import cluster_updates
 from hdpfl_flower.clustering.noise_mixture import cluster_by_noise
 from hdpfl_flower.config.run_config import RunConfig
@@ -98,7 +98,7 @@ class FirstGrid(LocalGrid):
         """Return the node's reply and record its update."""
         reply = super().reply(message, context)
         if message.metadata.message_type == wire.TRAIN and not reply.has_error():
-            self.updates[context.node_id - 2] = wire.read_update(reply.content, self._size)
+            self.updates[context.node_id - 2] = server_wire.read_update(reply.content, self._size)
         return reply
 
 

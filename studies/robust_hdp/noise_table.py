@@ -123,6 +123,11 @@ class NoiseTable(Study):
 
     takes = ("--columns", *OF_DATA)
 
+    @property
+    def data(self) -> tuple[str, ...]:
+        """MNIST, without which scikit-learn's digits take its place."""
+        return ("mnist",)
+
     def conduct(self, options: Options, folder: Path) -> Findings:
         """Compute each aggregate's noise from first updates only."""
         dists = [1 + DISTS.index(d) for d in select_or_all(DISTS, options.columns, "--columns")]

@@ -62,6 +62,12 @@ class WhichRuleStudy(Study):
     """
 
     takes = (*OF_RUNS, "--dataset")
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """Data sets of its cases."""
+        return ("mnist", "heart")
+
     cases: tuple[Case, ...]
     quick: tuple[str, ...]
     rules: tuple[str, ...]

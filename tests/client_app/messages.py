@@ -10,7 +10,8 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
+from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
@@ -80,7 +81,16 @@ def terms_of(**more: Any) -> RunTerms:
 
 def model_of(terms: RunTerms) -> ArrayRecord:
     """Return the initial model of ``terms``."""
-    return wire.write_model(arrays_of(build_model(terms.model, task_for(terms), 1)))
+    return server_wire.write_model(arrays_of(build_model(terms.model, task_for(terms), 1)))
+
+
+def check_table_again(profile: Path | Profile) -> None:
+    """Import a changed table, as an operator does after a check."""
+    from hdpfl_tools.tables.frozen_table import import_table
+
+    site = Profile.load(profile) if isinstance(profile, Path) else profile
+    assert site.data is not None and site.ledger is not None
+    import_table(site.data, site.ledger.path)
 
 
 def make_site(
@@ -136,7 +146,7 @@ def terms_with_test(**more: Any) -> RunTerms:
 def ask(profile: Path, terms: RunTerms, server_round: int = 1, kind: str = wire.TRAIN) -> Message:
     """Send one well-formed instruction to the site of ``profile``; it joins before round 1."""
     server_round = 0 if kind == wire.JOIN else server_round
-    content = wire.write_instructions(terms, server_round, model_of(terms))
+    content = server_wire.write_instructions(terms, server_round, model_of(terms))
     return send({"profile": str(profile)}, kind, content)
 
 
@@ -149,7 +159,7 @@ def model_in(terms: RunTerms, server_round: int) -> ArrayRecord:
             name: array + draws.standard_normal(array.shape, np.float32) / 64
             for name, array in arrays.items()
         }
-    return wire.write_model(arrays)
+    return server_wire.write_model(arrays)
 
 
 def ask_with_offset(
@@ -158,7 +168,7 @@ def ask_with_offset(
     """Send a round's instructions with an offset to the site; other kinds as :func:`ask`."""
     if kind != wire.TRAIN:
         return ask(profile, terms, server_round, kind)
-    content = wire.write_instructions(
+    content = server_wire.write_instructions(
         terms, server_round, model_of(terms), others=[model_in(terms, 3)], use=wire.OFFSET
     )
     return send({"profile": str(profile)}, kind, content)
@@ -181,8 +191,8 @@ class Projecting:
         project = None
         if kind == wire.TRAIN:
             before = server_round > 1 and wire.model_digest(model_in(terms, server_round - 1))
-            project = before or wire.WHOLE
-        content = wire.write_instructions(
+            project = before or server_wire.WHOLE
+        content = server_wire.write_instructions(
             terms, server_round, model_in(terms, server_round), project
         )
         return send({"profile": str(profile)}, kind, content, memory=self.memory)

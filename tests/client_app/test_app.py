@@ -12,14 +12,14 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from client_app import app as app_module
-from client_app.site.refusals import read_refusals
 from client_app.site.site import Site, open_site
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.ledger.account import Request
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.privacy.plan import make_plan
 from hdpfl_flower.reply_time import node_profile
+from hdpfl_tools.site.reports.site_series import read_refusals
 from tests.client_app.messages import (
     UNKNOWN,
     ask,
@@ -54,7 +54,7 @@ def statuses(folder: Path) -> dict[tuple[int, str], str]:
 def test_a_round_is_charged_sealed_and_sent(tmp_path: Path) -> None:
     profile = make_site(tmp_path)
     reply = ask(profile, terms_of())
-    update = wire.read_update(reply.content, 3)
+    update = server_wire.read_update(reply.content, 3)
     assert np.all(np.isfinite(update))
     assert np.any(update != 0)
     assert statuses(tmp_path) == {(1, "update"): "sent"}
@@ -98,7 +98,7 @@ def test_another_model_for_a_round_that_was_answered_is_declined(tmp_path: Path)
     profile, terms = make_site(tmp_path), terms_of()
     ask(profile, terms)
     arrays = {name: array.numpy() + 1 for name, array in model_of(terms).items()}
-    content = wire.write_instructions(terms, 1, wire.write_model(arrays))
+    content = server_wire.write_instructions(terms, 1, server_wire.write_model(arrays))
     assert code(send({"profile": str(profile)}, wire.TRAIN, content)) == wire.DECLINED
 
 
@@ -122,7 +122,7 @@ def test_the_lifetime_budget_pays_for_two_runs_and_not_for_three(tmp_path: Path)
 
 def test_a_deployed_node_without_a_profile_refuses() -> None:
     terms = terms_of(dataset="digits", schema="")
-    content = wire.write_instructions(terms, 1, model_of(terms))
+    content = server_wire.write_instructions(terms, 1, model_of(terms))
     for config in ({}, {"partition-id": 0, "num-partitions": 4}, {"profile": "/nowhere.toml"}):
         assert send(config, wire.TRAIN, content).has_error()
 
@@ -130,7 +130,7 @@ def test_a_deployed_node_without_a_profile_refuses() -> None:
 def test_terms_cannot_make_a_deployed_node_a_simulation(tmp_path: Path) -> None:
     """Whatever the server says, only the node's own side may bring seeded noise about."""
     profile = make_site(tmp_path)
-    content = wire.write_instructions(
+    content = server_wire.write_instructions(
         terms_of(dataset="digits"), 1, model_of(terms_of(dataset="digits"))
     )
     assert send({"partition-id": 0, "num-partitions": 2}, wire.TRAIN, content).has_error()
@@ -181,7 +181,7 @@ def instructions(**more: Any) -> RecordDict:
 def asking(arrays: ArrayRecord | None = None, /, **changes: Any) -> RecordDict:
     """Return the content of a message of round 1 with a model, or the one of the terms."""
     arrays = model_of(terms_of()) if arrays is None else arrays
-    return wire.write_instructions(terms_of(**changes), 1, arrays)
+    return server_wire.write_instructions(terms_of(**changes), 1, arrays)
 
 
 def model_with(change: Callable[[Any], Any]) -> ArrayRecord:
@@ -300,7 +300,9 @@ def _message(tmp_path: Path) -> Message:
     from flwr.supercore.task_identity import TaskIdentity
 
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-    return Message(wire.write_instructions(terms_of(), 1, model_of(terms_of())), 5, wire.TRAIN)
+    return Message(
+        server_wire.write_instructions(terms_of(), 1, model_of(terms_of())), 5, wire.TRAIN
+    )
 
 
 def test_metrics_leave_only_where_the_profile_discloses_them(tmp_path: Path) -> None:
@@ -310,7 +312,9 @@ def test_metrics_leave_only_where_the_profile_discloses_them(tmp_path: Path) -> 
         assert ask(profile, terms_with_test()).has_content()
     assert code(ask(silent, terms_with_test(), kind=wire.EVALUATE)) == wire.DECLINED
     assert statuses(tmp_path / "silent") == {(1, "update"): "sent"}
-    metrics = wire.read_metrics(ask(open_site, terms_with_test(), kind=wire.EVALUATE).content)
+    metrics = server_wire.read_metrics(
+        ask(open_site, terms_with_test(), kind=wire.EVALUATE).content
+    )
     assert set(metrics) == {"accuracy", "loss"}
     assert statuses(tmp_path / "open") == {(1, "update"): "sent", (1, "metrics"): "sent"}
 
@@ -325,12 +329,12 @@ def test_metrics_leave_only_where_the_profile_discloses_them(tmp_path: Path) -> 
 )
 def test_a_site_discloses_its_list(tmp_path: Path, disclose: str, facts: dict[str, float]) -> None:
     reply = ask(make_site(tmp_path, disclose=disclose), terms_of(), kind=wire.JOIN)
-    assert wire.read_site(reply.content) == facts
+    assert server_wire.read_site(reply.content) == facts
 
 
 def test_a_site_discloses_the_noise_of_its_plan(tmp_path: Path) -> None:
     path, terms = make_site(tmp_path, disclose='["noise-std"]'), terms_of()
-    facts = wire.read_site(ask(path, terms, kind=wire.JOIN).content)
+    facts = server_wire.read_site(ask(path, terms, kind=wire.JOIN).content)
     plan = make_plan(Profile.load(path), terms)
     assert facts == {
         "noise-std": pytest.approx(plan.update_noise_std(1, terms.clip_norm, terms.learning_rate))
@@ -344,7 +348,7 @@ def test_the_final_model_stays_at_the_site(tmp_path: Path) -> None:
     profile, terms = make_site(tmp_path), terms_of()
     ask(profile, terms)
     reply = ask(profile, terms, kind=wire.FINISH)
-    assert wire.read_site(reply.content) == {}
+    assert server_wire.read_site(reply.content) == {}
     kept = load_final_model(tmp_path / "state")
     assert kept.terms == terms
     for name, array in model_of(terms).items():

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Message
 
 from client_app.after_run.final_model import load_final_model
 from client_app.after_run.personal_model import personal_model_file
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import Declined, Reason
 from hdpfl_flower.ledger.account import Account, Request
@@ -28,7 +28,7 @@ from tests.client_app.messages import (
 
 OUTSIDE = (-(10**12), -7, -1, 0, 4, 5, 6, 100, 10**9, 10**12)
 """Rounds that a run of three has not."""
-KINDS = (wire.TRAIN, wire.EVALUATE, wire.query_of("scores"), wire.FINISH)
+KINDS = (wire.TRAIN, wire.EVALUATE, server_wire.query_of("scores"), wire.FINISH)
 SERVER = {"noise": "server", "strategy": "fedhdp", "delta": 1e-6}
 TUNED = {"after": {"tuning": {"steps": 2, "part": "all"}}}
 ASKS_FOR_ALL = {
@@ -60,7 +60,7 @@ def open_site(folder: Path, answers: int = 20, **more: Any) -> Path:
 
 def at(profile: Path, kind: str, terms: RunTerms, server_round: int, seed: int = 1) -> Message:
     """Send a message with the model of ``seed``, whatever the round."""
-    content = wire.write_instructions(terms, server_round, model_in(terms, seed))
+    content = server_wire.write_instructions(terms, server_round, model_in(terms, seed))
     return send({"profile": str(profile)}, kind, content)
 
 
@@ -91,9 +91,9 @@ def test_each_approved_round_is_answered_once(tmp_path: Path, noise: dict[str, A
 @pytest.mark.parametrize("server_round", [-1, 1, 3, 10**9])
 def test_a_site_joins_in_round_0_and_no_other(tmp_path: Path, server_round: int) -> None:
     profile, terms = make_site(tmp_path, disclose='["epsilon"]'), terms_of()
-    content = wire.write_instructions(terms, server_round, ArrayRecord())
+    content = server_wire.write_instructions(terms, server_round, ArrayRecord())
     assert code(send({"profile": str(profile)}, wire.JOIN, content)) == wire.DECLINED
-    content = wire.write_instructions(terms, 0, ArrayRecord())
+    content = server_wire.write_instructions(terms, 0, ArrayRecord())
     assert send({"profile": str(profile)}, wire.JOIN, content).has_content()
 
 
@@ -181,7 +181,7 @@ def test_a_lost_answer_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for server_round in (1, 2):
         assert ask(profile, terms, server_round).has_content()
     with monkeypatch.context() as patch:
-        patch.setattr("client_app.after_run.held_out.evaluate", lambda *_: 1 / 0)
+        patch.setattr("client_app.releases.metrics.evaluate", lambda *_: 1 / 0)
         assert code(ask(profile, terms, 1, wire.EVALUATE)) == wire.FAILED
     assert code(ask(profile, terms, 2, wire.EVALUATE)) == wire.DECLINED
     assert account(tmp_path).releases["run-1", 1, "metrics"].status == "lost"
@@ -190,7 +190,7 @@ def test_a_lost_answer_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_test_that_cannot_be_done_is_not_counted(tmp_path: Path) -> None:
     profile, terms = open_site(tmp_path), terms_with_test(**SERVER)
     assert ask(profile, terms).has_content()
-    content = wire.write_instructions(terms, 1, model_of(terms_of(model="mlp:3")))
+    content = server_wire.write_instructions(terms, 1, model_of(terms_of(model="mlp:3")))
     assert code(send({"profile": str(profile)}, wire.EVALUATE, content)) == wire.FAILED
     records = tmp_path / "ledger.sqlite.records"
     records.rename(tmp_path / "away")

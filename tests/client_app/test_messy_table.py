@@ -11,7 +11,7 @@ import pytest
 from flwr.app import Message
 
 from client_app.site.site import Site
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.profile import Profile
 from tests.client_app.messages import SCHEMA, ask, make_site, model_of, send, terms_of
 
@@ -79,7 +79,7 @@ def test_no_text_is_shown(tmp_path: Path, mistakes: int, caplog: pytest.LogCaptu
 def test_drafted_schemas_are_declined(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     profile = make_site(tmp_path)
     terms = terms_of(schema=SCHEMA.replace("[0, 10]", '["<choose>", 10]'))
-    content = wire.write_instructions(terms, 1, model_of(terms_of()))
+    content = server_wire.write_instructions(terms, 1, model_of(terms_of()))
     with caplog.at_level(logging.DEBUG):
         reply = send({"profile": str(profile)}, wire.TRAIN, content)
     assert code(reply) in (wire.DECLINED, wire.FAILED)
@@ -90,7 +90,7 @@ def test_files_in_terms_stay_closed(tmp_path: Path, caplog: pytest.LogCaptureFix
     profile = make_site(tmp_path)
     path = tmp_path / "own.toml"
     path.write_text(SCHEMA)
-    content = wire.write_instructions(terms_of(schema=str(path)), 1, model_of(terms_of()))
+    content = server_wire.write_instructions(terms_of(schema=str(path)), 1, model_of(terms_of()))
     with caplog.at_level(logging.DEBUG):
         reply = send({"profile": str(profile)}, wire.TRAIN, content)
     assert code(reply) in (wire.DECLINED, wire.FAILED)

@@ -11,13 +11,13 @@ import torch
 
 from client_app.site.site import Site
 from client_app.training import plain_sgd, trainer
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_tools.simulation.own_data import source
 from tests.client_app.messages import CLIENT_NOISE, ask, make_site, model_of, send, terms_of
 
-STATED = {"schema": "", "task": "classification shape=1,4,4 classes=3"}
+STATED = {"schema": "", "task": {"kind": "classification", "shape": "1,4,4", "classes": 3}}
 SECRET = 0.123456789
 
 
@@ -96,7 +96,7 @@ def test_a_deployed_site_opens_and_imports_nothing_that_terms_name(
     profile = make_site(tmp_path, more=more)
     np.savez(tmp_path / "own.npz", x=np.zeros((5, 1, 4, 4)), y=np.arange(5) % 3)
     terms = terms_of(**STATED, dataset=dataset.format(tmp_path), model="logreg")
-    content = wire.write_instructions(terms, 1, model_of(terms))
+    content = server_wire.write_instructions(terms, 1, model_of(terms))
     node = {"profile": str(profile), "partition-id": 0, "num-partitions": 1}
     with caplog.at_level(logging.DEBUG):
         reply = send(node, wire.TRAIN, content)
@@ -110,7 +110,7 @@ def test_a_simulated_site_in_process_reads_it(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=np.zeros((50, 1, 4, 4)), y=np.arange(50) % 3)
     config = {**STATED, "dataset": f"file:{tmp_path}/own.npz", "evaluation": "none"}
     terms = terms_of(**config, **{"run-id": "own-records"})
-    content = wire.write_instructions(terms, 1, model_of(terms))
+    content = server_wire.write_instructions(terms, 1, model_of(terms))
     reply = send({"partition-id": 0, "num-partitions": 2}, wire.TRAIN, content, in_process=True)
     assert not reply.has_error(), reply.error.reason
 

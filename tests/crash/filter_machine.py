@@ -32,10 +32,11 @@ from hypothesis.stateful import (
 
 from hdpfl_flower.errors import Declined, LedgerError
 from hdpfl_flower.ledger.account import ChargedPlan, Request
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
-from hdpfl_flower.ledger.renyi import order_for
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.site_ledger import Reservation
 from hdpfl_flower.privacy.accounting import Gaussians, PureSelections, Steps, epsilon_of, event_of
 from hdpfl_flower.privacy.plan import Plan
+from hdpfl_tools.site.reports.lifetime import order_for
 from tests.crash.machine import MEMORY
 
 Mechanism = tuple[str, int]

@@ -27,7 +27,8 @@ from hypothesis.stateful import (
 
 from hdpfl_flower.errors import Declined, LedgerError
 from hdpfl_flower.ledger.account import ChargedPlan, Request
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.site_ledger import Reservation
 
 Key = tuple[str, int, str]
 MEMORY = Path("/dev/shm")  # waiting for a disk would be most of the time

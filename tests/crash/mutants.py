@@ -14,51 +14,49 @@ from pathlib import Path
 from typing import Any
 
 from hdpfl_flower.ledger import account as accounts
-from hdpfl_flower.ledger import ledger as module
+from hdpfl_flower.ledger import site_ledger as module
 from hdpfl_flower.ledger.account import Account, ChargedPlan, Request
 from hdpfl_flower.ledger.hash_chain import Chain
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.ledger.site_ledger import Reservation, SiteLedger
 
 Release = Callable[..., bytes]
 Note = Callable[[Path, dict[str, Any], bytes], None]
 
 
 def sealed_after_it_was_sent(release: Release, note: Note) -> Release:
-    def leaky(
-        site: Any, ledger: Ledger, instructions: Any, kind: str, plan: ChargedPlan, work: Any
-    ) -> bytes:
+    def leaky(site: Any, instructions: Any, work: Any) -> bytes:
         def work_and_send() -> bytes:
             payload: bytes = work()
-            folder = ledger._locks.parent
+            folder = site.ledger._locks.parent
             ask = {"run": instructions.terms.run_id, "round": instructions.server_round}
             note(folder / "seen", ask, payload)
             return payload
 
-        return release(site, ledger, instructions, kind, plan, work_and_send)
+        return release(site, instructions, work_and_send)
 
     return leaky
 
 
 def charged_after_the_work(release: Release, note: Note) -> None:
     """The plan is charged with the seal, not with the reservation."""
-    take, seal = Ledger.reserve, Ledger.seal
+    take, seal = SiteLedger.reserve, SiteLedger.seal
     waiting: dict[str, ChargedPlan] = {}
 
     def reserve(
-        self: Ledger, request: Request, plan: ChargedPlan | None, **more: Any
+        self: SiteLedger, request: Request, plan: ChargedPlan | None, **more: Any
     ) -> Reservation | bytes:
         if plan is not None:
             waiting[request.run_id] = plan
         return take(self, request, None, **more)
 
-    def charge(self: Ledger, key: Any, seq: int, payload: bytes) -> None:
+    def charge(self: SiteLedger, key: Any, seq: int, payload: bytes) -> None:
         seal(self, key, seq, payload)
         with self._current():
             if key[0] not in self._account.plans:
                 self._account.check_fits(waiting[key[0]], (1e9, 1e9))
                 self._append("plan", waiting[key[0]].entry(key[0]))
 
-    Ledger.reserve, Ledger.seal = reserve, charge  # type: ignore[method-assign]
+    SiteLedger.reserve, SiteLedger.seal = reserve, charge  # type: ignore[method-assign]
 
 
 def a_lost_release_is_refunded(release: Release, note: Note) -> None:
@@ -78,12 +76,12 @@ def a_lost_release_is_refunded(release: Release, note: Note) -> None:
 
 
 def a_lost_release_is_worked_on_again(release: Release, note: Note) -> None:
-    take = Ledger.reserve
+    take = SiteLedger.reserve
 
-    def reserve(self: Ledger, *args: Any, **more: Any) -> Reservation | bytes:
+    def reserve(self: SiteLedger, *args: Any, **more: Any) -> Reservation | bytes:
         return take(self, *args, **{**more, "again": True})
 
-    Ledger.reserve = reserve  # type: ignore[method-assign]
+    SiteLedger.reserve = reserve  # type: ignore[method-assign]
 
 
 def charges_are_not_summed(release: Release, note: Note) -> None:
@@ -113,7 +111,7 @@ def handed_out_before_the_commit(release: Release, note: Note) -> None:
 
 
 def a_replay_gets_fresh_bytes(release: Release, note: Note) -> None:
-    Ledger._payload = lambda self, known: os.urandom(100)  # type: ignore[method-assign,assignment]
+    SiteLedger._payload = lambda self, known: os.urandom(100)  # type: ignore[method-assign,assignment]
 
 
 def a_replay_is_worked_on_anew(release: Release, note: Note) -> None:
@@ -131,11 +129,11 @@ def a_replay_is_worked_on_anew(release: Release, note: Note) -> None:
 def another_request_gets_an_answer(release: Release, note: Note) -> None:
     """What is asked is not compared."""
     digest = "always the same"
-    module.Ledger.reserve = _with_digest(Ledger.reserve, digest)  # type: ignore[method-assign]
+    SiteLedger.reserve = _with_digest(SiteLedger.reserve, digest)  # type: ignore[method-assign]
 
 
 def _with_digest(take: Any, digest: str) -> Any:
-    def reserve(self: Ledger, request: Request, *args: Any, **more: Any) -> Reservation | bytes:
+    def reserve(self: SiteLedger, request: Request, *args: Any, **more: Any) -> Reservation | bytes:
         same = Request(request.run_id, request.server_round, request.kind, digest)
         result: Reservation | bytes = take(self, same, *args, **more)
         return result
@@ -153,13 +151,13 @@ def no_lock_and_late_results_are_kept(release: Release, note: Note) -> None:
         def free(self) -> None:
             pass
 
-    def seal(self: Ledger, key: Any, seq: int, payload: bytes) -> None:
+    def seal(self: SiteLedger, key: Any, seq: int, payload: bytes) -> None:
         with self._current():
             digest = hashlib.sha256(payload).hexdigest()
             self._append("sealed", {"release": seq, "payload": digest})
             self._chain.attach(seq, payload)
 
-    module.ReleaseLock, Ledger.seal = NoLock, seal  # type: ignore[attr-defined,method-assign,assignment]
+    module.ReleaseLock, SiteLedger.seal = NoLock, seal  # type: ignore[attr-defined,method-assign,assignment]
 
 
 def nothing_is_held_alone(release: Release, note: Note) -> None:

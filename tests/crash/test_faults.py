@@ -16,10 +16,11 @@ import pytest
 
 from hdpfl_flower.errors import Declined, LedgerError
 from hdpfl_flower.ledger import hash_chain as chain_module
-from hdpfl_flower.ledger import locks
+from hdpfl_flower.ledger import site_ledger
 from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.hash_chain import Chain
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.site_ledger import Reservation
 from hdpfl_flower.system import files
 from tests.crash.checker import read_books
 
@@ -69,13 +70,13 @@ def anchor_fails(fault: Fault, patch: pytest.MonkeyPatch) -> None:
 
 
 def lock_fails(fault: Fault, patch: pytest.MonkeyPatch) -> None:
-    take = locks.ReleaseLock._open
+    take = site_ledger.ReleaseLock._open
 
     def open_it(self: Any) -> Any:
         call = functools.partial(take, self)
         return fault.around(call, OSError(errno.ENOSPC, "No space left on device"))
 
-    patch.setattr(locks.ReleaseLock, "_open", open_it)
+    patch.setattr(site_ledger.ReleaseLock, "_open", open_it)
 
 
 PLACES = {"sqlite": sqlite_fails, "anchor": anchor_fails, "lock": lock_fails}
@@ -86,7 +87,7 @@ def ask(run: str, server_round: int) -> Request:
 
 
 def release(ledger: Ledger, request: Request, payload: bytes) -> bytes:
-    """Do what ``client_app.app._release`` does."""
+    """Do what ``Site.release`` does."""
     taken = ledger.reserve(request, PLAN)
     if isinstance(taken, bytes):
         return taken
@@ -155,13 +156,13 @@ def test_any_one_fault(folder: Path, monkeypatch: pytest.MonkeyPatch, place: str
 def transaction_that_forgets(self: Chain) -> Iterator[Any]:
     """The mutant: entries seen before a failed BEGIN or anchor are not given again."""
     before = self._last, self._digest
-    with chain_module._readable_errors():
+    with chain_module.readable_errors():
         self._db.execute("BEGIN IMMEDIATE")
     try:
-        with chain_module._readable_errors():
+        with chain_module.readable_errors():
             yield self._read()
         last, digest = self._last, self._digest
-        with chain_module._readable_errors():
+        with chain_module.readable_errors():
             self._db.execute("COMMIT")
     except BaseException:
         self._last, self._digest = 0, "0" * 64
@@ -217,7 +218,7 @@ def test_a_lock_that_is_still_held_for_a_moment(folder: Path) -> None:
     """Another process took the same number, and its entry did not become durable."""
     path = folder / "ledger.sqlite"
     ledger = Ledger.create(path, 2.0, 1e-5)
-    held = locks.ReleaseLock(folder / "ledger.sqlite.locks" / "3")
+    held = site_ledger.ReleaseLock(folder / "ledger.sqlite.locks" / "3")
     with pytest.raises(LedgerError, match="try again"):
         ledger.reserve(ask("a", 1), PLAN)
     held.free()

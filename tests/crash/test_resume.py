@@ -57,7 +57,11 @@ RULES: dict[str, dict[str, Any]] = {
     "robust-hdp": {},
     "pfa-plus": {"strategy": "pfa-plus", "public-split": "threshold:4"},
     "trusted server": {"strategy": "fedhdp", "noise": "server", "fraction": 0.7},
-    "personal": {"strategy": "fedhdp", "second": "kept pull=0.5", "evaluation": "sites"},
+    "personal": {
+        "strategy": "fedhdp",
+        "second": {"kind": "kept", "pull": 0.5},
+        "evaluation": "sites",
+    },
 }
 
 

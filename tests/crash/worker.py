@@ -1,6 +1,6 @@
 """A site reduced to its ledger, which kills itself at a named point.
 
-Its order of things is the site's own: the very text of ``client_app.app._release``, without
+Its order of things is the site's own: the very text of ``Site.release``, without
 Flower's imports. Points are reached by wrapping from outside; the product has no hooks for them.
 ``serve`` forks a child a job from a process that imported the ledger and nothing heavy.
 """
@@ -29,6 +29,7 @@ from hdpfl_flower.errors import Declined, LedgerError
 from hdpfl_flower.ledger import hash_chain as chain
 from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.site_ledger import SiteLedger
 from tests.crash import mutants
 
 ROOT = Path(__file__).parents[2]
@@ -78,33 +79,39 @@ def put_points() -> None:
     sqlite3.connect = functools.partial(sqlite3.connect, factory=Connection)  # type: ignore[assignment]
     around(chain.Chain, "append", after="{} appended")
     around(chain.Chain, "attach", after="payload attached")
-    around(chain, "_write_anchor", after="anchor replaced")
+    around(chain, "write_anchor", after="anchor replaced")
     around(Path, "replace", before="anchor written beside")
-    around(Ledger, "broken_off", stage="look back")
-    around(Ledger, "reserve", stage="reserve")
-    around(Ledger, "seal", stage="seal")
-    around(Ledger, "mark_sent", stage="sent")
+    around(SiteLedger, "broken_off", stage="look back")
+    around(SiteLedger, "reserve", stage="reserve")
+    around(SiteLedger, "seal", stage="seal")
+    around(SiteLedger, "mark_sent", stage="sent")
 
 
 def release_of_the_site() -> Callable[..., bytes]:
-    """Return ``client_app.app._release``, compiled with ``reserve`` from their own text."""
-    tree = ast.parse((ROOT / "client_app" / "app.py").read_text())
-    wanted = {"_release", "reserve"}
-    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name in wanted]
+    """Return ``Site.release``, compiled with ``Site.reserve`` from their own text."""
+    tree = ast.parse((ROOT / "client_app" / "site" / "site.py").read_text())
+    wanted = {"release", "reserve"}
+    (site,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Site")
+    functions = [n for n in site.body if isinstance(n, ast.FunctionDef) and n.name in wanted]
     assert len(functions) == len(wanted)
     log = logging.getLogger("hdpfl.site")
     names: dict[str, Any] = {
         "Request": Request,
-        "CLIPPED_UPDATE": "never asked for here",
-        "stays": lambda kind: False,
-        "Released": lambda payload, replayed: payload,
+        "ClippedUpdate": SimpleNamespace(release="never asked for here"),
+        "Sealed": lambda payload, replayed: payload,
         "log": log,
         "math": math,
     }
     exec(
-        compile(ast.Module([*functions], []), "client_app/app.py", "exec"), names
+        compile(ast.Module([*functions], []), "client_app/site/site.py", "exec"), names
     )  # annotations stay text, as here
-    return names["_release"]  # type: ignore[no-any-return]
+    kind = SimpleNamespace(release="update", is_covered=True, is_sent=True)
+
+    def release(site: Any, instructions: Any, work: Callable[[], bytes]) -> bytes:
+        site.reserve = functools.partial(names["reserve"], site)
+        return names["release"](site, instructions, kind, work)  # type: ignore[no-any-return]
+
+    return release
 
 
 def limit_files(size: int | None) -> int:
@@ -155,7 +162,8 @@ def answer(folder: Path, ask: dict[str, Any], release: Callable[..., bytes]) -> 
     limit_files(ask.get("limit"))
     try:
         site.ledger = Ledger(folder / "ledger.sqlite", folder / "anchor")
-        payload = release(site, instructions, "update", plan, work)
+        site.paid_plan = SimpleNamespace(charged=plan, plan=SimpleNamespace(paid=lambda _: 0))
+        payload = release(site, instructions, work)
     except Declined as reason:
         return {"declined": str(reason)}
     except LedgerError as reason:

@@ -251,7 +251,7 @@ def run_all(here: Watched, rounds: int, pause: float) -> None:
     own, at = here.runs.with_name("own.npz"), np.linspace(0, 1, 600)[:, None]
     np.savez(own, x=at, y=at[:, 0] / 2 + 0.25)
     regression = {"run-id": "regression-1", "dataset": f"file:{own}", "strategy": "fedavg",
-                  "task": "regression shape=1"}  # fmt: skip
+                  "task": {"kind": "regression", "shape": "1"}}  # fmt: skip
     run_in_process(terms_of(here.runs, rounds=2, **regression), 5)
     with contextlib.suppress(StrategyError):  # 5,000 rounds are more than the sites' policy allows
         run(grid, terms_of(here.runs, rounds=5000, **{"run-id": REFUSED}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -26,7 +27,7 @@ PARSERS = {
 def commands(unit: Path) -> list[list[str]]:
     """Return the command lines that a unit starts."""
     text = unit.read_text().replace("\\\n", " ")
-    return [program_of(line.split()) for line in re.findall(r"^Exec\w+=(.*)$", text, re.M)]
+    return [program_of(shlex.split(line)) for line in re.findall(r"^Exec\w+=(.*)$", text, re.M)]
 
 
 def program_of(words: list[str]) -> list[str]:

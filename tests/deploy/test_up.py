@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.shared_noise.members import members_of
+from hdpfl_flower.shared_noise.peers import Peer
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -162,6 +164,48 @@ def test_a_schemas_path_starts_at_the_terms_that_name_it(tmp_path: Path) -> None
     done = named(tmp_path / "home", tmp_path / "mine" / "run.toml")
     assert done.returncode == 0, done.stderr
     assert RunConfig.load(Path(done.stdout.strip())).terms.schema_text == text
+
+
+def test_shared_noise_names_the_sites_whose_keys_were_exchanged(tmp_path: Path) -> None:
+    """Terms that list members keep them."""
+    folder, keys = tmp_path / "home" / "federation" / "certs" / "peers", {}
+    folder.mkdir(parents=True)
+    for number, name in enumerate(("a", "b", "c")):
+        peer = Peer(name, bytes([number]) * 32)
+        (folder / f"{name}.peer").write_text(peer.line())
+        keys[name] = peer.fingerprint
+    terms = tmp_path / "run.toml"
+    for more, names in (("", "abc"), (f'members = "x={keys["a"]}"', "x")):
+        terms.write_text(f'noise = "shared"\n{more}\n')
+        done = named(tmp_path / "home", terms)
+        assert done.returncode == 0, done.stderr
+        members = members_of(RunConfig.load(Path(done.stdout.strip())).terms.members)
+        assert members == dict(zip(names, keys.values(), strict=False))
+    terms.write_text('noise = "records"\n')
+    done = named(tmp_path / "home", terms)
+    assert RunConfig.load(Path(done.stdout.strip())).terms.members == ""
+
+
+@pytest.mark.slow
+def test_keys_are_exchanged_once_and_of_sites_that_allow_it(tmp_path: Path, sources: Path) -> None:
+    shutil.copytree(sources / "a", sources / "c")
+    spoil_profile(sources / "c", "shared-noise = true", "shared-noise = false")
+    parts = (
+        "federation.start_superlink = federation.start_supernode = lambda *words: None\n"
+        "federation._wait = print\nfederation.register = lambda names: names\n"
+    )
+    folder = tmp_path / "federation"
+
+    def keys() -> dict[str, bytes]:
+        files = folder.glob("sites/*/ledger/*.peers/*")
+        return {f"{file.parents[2].name}/{file.name}": file.read_bytes() for file in files}
+
+    assert up(tmp_path, sources, parts).returncode == 0
+    before = keys()
+    assert sorted(before) == ["a/b.peer", "a/own.key", "b/a.peer", "b/own.key"]
+    assert up(tmp_path, sources, parts).returncode == 0
+    assert keys() == before
+    assert sorted(path.stem for path in (folder / "certs" / "peers").iterdir()) == ["a", "b"]
 
 
 @pytest.mark.parametrize("checkpoint", [True, False])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import importlib
 import itertools
+import os
 import re
 import shlex
 from collections.abc import Callable
@@ -21,15 +22,18 @@ import yaml
 from hdpfl_flower.versions import __version__
 from hdpfl_tools.coordinator.commands import app as coordinator_app
 from hdpfl_tools.site.commands import app as site_app
+from hdpfl_tools.site.service_files import Services
 from tests.deploy.test_systemd import PARSERS, program_of
+from tests.hdpfl_tools.site.test_service_files import services_of_a_site
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker" / "compose.yml").read_text())
 SITES = ("cleveland", "hungarian", "switzerland", "va")
 ONCE = ("setup", "register", "run", "ledger")
-ALONE = ("node", "tasks", "ledger")
-"""Services of docker/site.yml."""
+ALONE = ("node", "tasks", "site-exporter")
+"""Services of the file that ``hdpfl-site join`` writes."""
 Compose = dict[str, Any]
+services = services_of_a_site
 
 
 def site_of(service: str) -> str:
@@ -175,19 +179,19 @@ def test_the_file(check: Callable[[Compose], None]) -> None:
     check(COMPOSE)
 
 
-def read(name: str) -> Compose:
-    """Return one of the other files."""
-    found: Compose = yaml.safe_load((ROOT / "docker" / name).read_text())
-    return found
-
-
-@pytest.mark.parametrize("name", ["site.yml", "coordinator.yml"])
 @pytest.mark.parametrize("check", [check_sealed, check_pinned, check_watched, check_options])
-def test_the_files_of_one_machine_each(name: str, check: Callable[[Compose], None]) -> None:
-    compose = read(name)
-    if name == "coordinator.yml":
-        assert compose["services"]["proxy"]["network_mode"] == "service:superlink"
+def test_the_file_of_a_coordinator(check: Callable[[Compose], None]) -> None:
+    compose = yaml.safe_load((ROOT / "docker" / "coordinator.yml").read_text())
+    assert compose["services"]["proxy"]["network_mode"] == "service:superlink"
     check(compose)
+
+
+@pytest.mark.parametrize("check", [check_sealed, check_pinned, check_watched, check_options])
+def test_the_file_of_an_invited_site(
+    check: Callable[[Compose], None], services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    check(yaml.safe_load(services.compose()))
 
 
 BUGS: dict[str, tuple[Callable[[Compose], None], Callable[[dict[str, Any]], object]]] = {

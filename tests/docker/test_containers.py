@@ -188,10 +188,11 @@ def test_each_container_sees_what_it_needs_and_no_more(stack: Stack) -> None:
         return list(json.loads(stack.python(service, code).lower()))
 
     records, key, ledger = "/site/data.csv", "/run/hdpfl/key/node.key", "/site/ledger/ledger.sqlite"
+    shared = f"{ledger}.peers/own.key"
     for site in SITES:
-        assert there(f"{site}-node", records, key, ledger) == [False, True, False]
-        assert there(f"{site}-tasks", records, key, ledger) == [True, False, True]
-        assert there(f"{site}-exporter", records, key, ledger) == [True, False, True]
+        assert there(f"{site}-node", records, key, ledger, shared) == [False, True, False, False]
+        assert there(f"{site}-tasks", records, key, ledger, shared) == [True, False, True, True]
+        assert there(f"{site}-exporter", records, key, ledger, shared) == [True, False, True, True]
         for words in ("open('/site/data.csv', 'a')", "open('/site/profile.toml', 'a')"):
             done = stack.execute(f"{site}-tasks", PYTHON, "-c", words)
             assert "Read-only file system" in done.stderr
@@ -205,6 +206,15 @@ def test_no_secret_is_an_argument_or_in_a_log(stack: Stack, ended: Done) -> None
         assert len(secret) == 64
         assert secret not in told
         assert "PRIVATE KEY" not in told
+
+
+def test_the_second_run_shares_its_noise(stack: Stack, ended: Done) -> None:
+    program = ("python", "/srv/hdpfl/src/deploy/containers.py")
+    terms = "/srv/hdpfl/src/deploy/demo/shared.toml"
+    done = stack.compose("run", "--rm", "-T", "run", *program, "run", terms)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    asked = tomllib.loads((ROOT / "deploy" / "demo" / "shared.toml").read_text())["rounds"]
+    assert [event["accepted"] for event in rounds(stack)] == [list(SITES)] * asked
 
 
 LISTED = """

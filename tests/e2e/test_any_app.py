@@ -1,4 +1,4 @@
-"""The two doors for any Flower app: the examples of ``docs/how-to/library.md``, on both engines."""
+"""The doors for any Flower app: the examples of ``docs/how-to/library.md``, on both engines."""
 
 from __future__ import annotations
 
@@ -86,6 +86,105 @@ def test_under_ray(app: Path, ray: Ray, tmp_path: Path) -> None:
     size = f"num-supernodes={CLIENTS} client-resources-num-cpus=1"
     words = ["run", str(app), "--stream", "--federation-config", size]
     check(tmp_path, flwr(ray.home, ray._port, *words))
+
+
+def test_the_example_gains_by_its_two_lines(ray: Ray) -> None:
+    """Eight clients of ε .3 to 8: accuracy .56 ± .07 and .79 ± .03 in five runs of each."""
+    size = "num-supernodes=8 client-resources-num-cpus=1"
+    accuracy = {}
+    for weights in ("examples", "noise-aware"):
+        keys = f'weights="{weights}"'
+        words = ["run", str(ROOT / "examples" / "eight-clients"), "--stream"]
+        done = flwr(ray.home, ray._port, *words, "--federation-config", size, "--run-config", keys)
+        found = re.search(r"accuracy: (\S+)", done.stdout)
+        assert found is not None, done.stdout + done.stderr
+        accuracy[weights] = float(found[1])
+    ledgers = sorted((ray.home / "eight-clients").glob("*.sqlite"))
+    assert len(ledgers) == 8
+    for ledger in ledgers:
+        account = Ledger(ledger).account()
+        assert len(account.plans) == 2
+        assert [release.status for release in account.releases.values()] == ["sent"] * 20
+    assert accuracy["noise-aware"] > accuracy["examples"] + 0.03
+
+
+NORMED = """
+import torch
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from hdpfl_flower import NoiseAware
+from sklearn.datasets import load_digits
+
+app = ClientApp()
+server = ServerApp()
+
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(64, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 10)
+    )
+
+
+def records(partition):
+    data = load_digits()
+    x, y = torch.tensor(data.data, dtype=torch.float32) / 16, torch.tensor(data.target)
+    return x[partition::4], y[partition::4]
+
+
+@app.train()
+def train(message, context):
+    network = model()
+    network.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    x, y = records(int(context.node_config["partition-id"]))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    for _ in range(20):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(network(x), y).backward()
+        optimizer.step()
+    content = {
+        "arrays": ArrayRecord(network.state_dict()),
+        "metrics": MetricRecord({"num-examples": len(y)}),
+    }
+    return Message(RecordDict(content), reply_to=message)
+
+
+@server.main()
+def main(grid, context):
+    strategy = FedAvg(fraction_evaluate=0.0)
+    if context.run_config["aware"]:
+        strategy = NoiseAware(strategy)
+    arrays = ArrayRecord(model().state_dict())
+    result = strategy.start(grid, arrays, num_rounds=5)
+    network = model()
+    network.load_state_dict(result.arrays.to_torch_state_dict())
+    x, y = records(3)
+    print("accuracy:", float((network.eval()(x).argmax(1) == y).float().mean()))
+"""
+"""An app of four clients whose model has BatchNorm, as Flower's templates write it."""
+
+
+def test_an_app_with_batch_norm_learns_under_both(ray: Ray, tmp_path: Path) -> None:
+    package = tmp_path / "normed" / "anyapp"
+    package.mkdir(parents=True)
+    (package.parent / "pyproject.toml").write_text(
+        PYPROJECT.replace("server_app:app", "app:server").replace("client_app:app", "app:app")
+        + "\n[tool.flwr.app.config]\naware = false\n"
+    )
+    (package / "__init__.py").write_text("")
+    (package / "app.py").write_text(NORMED)
+    accuracy = []
+    for aware in ("false", "true"):
+        words = ["run", str(package.parent), "--stream", "--run-config", f"aware={aware}"]
+        size = "num-supernodes=3 client-resources-num-cpus=1"
+        done = flwr(ray.home, ray._port, *words, "--federation-config", size)
+        found = re.search(r"accuracy: (\S+)", done.stdout)
+        assert found is not None, done.stdout + done.stderr
+        accuracy.append(float(found[1]))
+    assert min(accuracy) > 0.85
+    assert abs(accuracy[0] - accuracy[1]) < 0.05
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.engines, pytest.mark.wards]
 
 CLUSTERS = ROOT / "deploy" / "clusters"
 WARDS = [f"{hospital}-{letter}" for hospital in ("cleveland", "hungarian") for letter in "abc"]
-TERMS = toml_of(CLUSTERS / "run.toml") | {"rounds": 4, "choice": "gaussian times=1"}
+TERMS = toml_of(CLUSTERS / "run.toml") | {"rounds": 4, "choice": {"kind": "gaussian", "times": 1}}
 """Each message to a ward starts a process: the ten rounds of ``run.toml`` would take minutes."""
 
 

@@ -58,7 +58,8 @@ def test_each_ledger_holds_the_runs_releases(demo: tuple[Federation, Done], site
     profile = toml_of(federation.profile(site))
     assert report["updates"] == {"reserved": 0, "sealed": 0, "sent": ROUNDS, "lost": 0}
     assert report["metrics-released"] == 0
-    assert report["released"] == {"scores": 1}
+    released = {release: count for release, count in report["released"].items() if count}
+    assert released == {"scores": 1}
     (run,) = report["runs"]
     assert {"epsilon": run["epsilon"], "delta": run["delta"]} == pytest.approx(profile["run"])
     assert report["cap"] == pytest.approx(profile["budget"])

@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_app.site.refusals import read_refusals
 from hdpfl_flower.ledger.account import ChargedPlan, Request
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
-from tests.e2e.engines import BIN, SITES, Done, Federation, rounds_of, seeded_terms, to_toml
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.site_ledger import Reservation
+from hdpfl_tools.site.reports.site_series import read_refusals
+from tests.e2e.engines import BIN, ROOT, SITES, Done, Federation, rounds_of, seeded_terms, to_toml
 
 pytestmark = pytest.mark.engines
 
@@ -222,3 +223,23 @@ def status_of_last_run(federation: Federation) -> str:
     listed = json.loads(federation.flwr("list", "hdpfl", "--format", "json").stdout)
     last = max(listed["runs"], key=lambda run: run["pending-at"])
     return str(last["status"])
+
+
+def test_a_first_message_alone_is_a_table_and_trains_nothing(federation: Federation) -> None:
+    """The four hospitals as SuperNodes; the count of all is 736, its noise about 11 at ε 8."""
+    terms = seeded_terms(
+        dataset="heart", partition="natural", epsilons="8", rounds=1,
+        **{
+            "data-dir": str(ROOT / "deploy" / "demo"), "run-id": "table",
+            "first.moments.alone": True, "first.moments.content": "table",
+        },
+    )  # fmt: skip
+    folder, done = federation.run(terms)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not rounds_of(folder)
+    said = federation.hdpfl("statistics", folder, "--json")
+    facts = json.loads(said.stdout)
+    assert facts["answered"] == ["0", "1", "2", "3"] and facts["without"] == {}
+    count = facts["groups"]["all"]["records"]
+    assert abs(count["value"] - 736) < 60 and count["low"] < 736 < count["high"]
+    assert (folder / "statistics.html").is_file()

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import read_journal
-from hdpfl_flower.system.fingerprints import fingerprint_of
+from strategies.core.roster import fingerprint_of
 from tests.client_app.messages import PROFILE, SCHEMA
 from tests.e2e.engines import Federation, free_ports, rounds_of
 

@@ -52,7 +52,7 @@ def wait_for(what: Callable[[], bool]) -> None:
 
 
 def open_work(federation: Federation) -> int:
-    """Return how many requests to train the SuperLink holds: it deletes one once answered."""
+    """Return how many requests to train wait for a reply: Flower deletes one once it is listed."""
     database = federation.folder / "superlink" / "state.db"
     with contextlib.closing(sqlite3.connect(database, timeout=30)) as db:
         found = db.execute("SELECT count(*) FROM message_ins WHERE message_type = ?", (wire.TRAIN,))
@@ -66,8 +66,9 @@ def start_anew(federation: Federation, sites: Path, kept: Path, hold: Path) -> n
     minute for gone, and its reply never comes. Returns what LOUD ``kept`` in between.
     """
     wait_for(lambda: "Receiving: train message" in federation.log(PRIVATE))
-    wait_for(lambda: "Sending: train" in federation.log(LOUD))
-    wait_for(lambda: open_work(federation) == 1)  # the coordinator has the reply: that counts
+    # Flower lists a reply before its arrays come: both must have arrived before the node ends.
+    wait_for(lambda: "Sent successfully" in federation.log(LOUD).partition("Sending: train")[2])
+    wait_for(lambda: open_work(federation) == 1)
     assert processes.stop([LOUD], federation.folder / "pids") == [LOUD]
     assert "Sending: train" not in federation.log(PRIVATE)
     first: np.ndarray = load_file(kept)["personal"]

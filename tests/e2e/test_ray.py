@@ -28,7 +28,7 @@ def test_opted_out_and_private_sites_end_with_the_same_bits(ray: Ray, tmp_path: 
     """``flwr run .`` with fedhdp: the global model, and each site's own."""
     terms = seeded_terms(
         strategy="fedhdp", epsilons="1,2,4,inf", noise="client", rounds=2,
-        **{"second": "kept pull=0.1", "run-id": "opt-out-ray"},
+        **{"second": {"kind": "kept", "pull": 0.1}, "run-id": "opt-out-ray"},
     )  # fmt: skip
     here = run_in_process(terms.updated(runs_dir=str(tmp_path)), SITES).folder
     there, streamed = ray.run(terms, SITES)

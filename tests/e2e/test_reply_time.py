@@ -19,12 +19,14 @@ import pytest
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.releases.moments import Moments
 from tests.client_app.messages import SCHEMA
 from tests.e2e.engines import Done, Federation, free_ports, rounds_of
 
 pytestmark = [pytest.mark.engines, pytest.mark.deadline]
 
 AFTER = 4.0
+FIRST = wire.QUERY + Moments.kind
 CLOCK = 0.01
 """Seconds by which the SuperLink's clock may be off: SQLite's now has milliseconds."""
 BATCHES = {"quick": 251, "slow": 1, "broken": 37}
@@ -143,11 +145,10 @@ def test_the_run_is_one_worth_looking_at(ended: Ended) -> None:
     assert ended.done.returncode == 0, ended.done.stdout + ended.done.stderr
     (event,) = rounds_of(ended.folder)
     assert event["rejected"] == {"broken": "failed"}
-    assert sorted(reply.type for reply in ended.replies) == [
-        kind for kind in (wire.FINISH, wire.JOIN, wire.TRAIN) for _ in range(3)
-    ]
+    kinds = (wire.FINISH, wire.JOIN, FIRST, wire.TRAIN)
+    assert sorted(reply.type for reply in ended.replies) == [kind for kind in kinds for _ in "abc"]
     errors = sorted(reply.type for reply in ended.replies if reply.is_error)
-    assert errors == [wire.FINISH, wire.TRAIN], "the broken site took no part in the run"
+    assert errors == [wire.FINISH, FIRST, wire.TRAIN], "the broken site took no part in the run"
     work = [ended.noted[reply.request]["work"] for reply in ended.replies]
     assert max(work) - min(work) > 10 * CLOCK
 

@@ -13,7 +13,7 @@ from tests.e2e.engines import MODULES, SITES, digest, rounds_of, seeded_terms
 
 pytestmark = pytest.mark.engines
 
-FEDREP = {"model": "mlp:8", "work": "alternate"}
+FEDREP = {"model": "mlp:8", "work": {"kind": "alternate"}}
 """What the name ``fedrep`` stands for, here with the weights of Robust-HDP."""
 
 
@@ -24,9 +24,10 @@ FEDREP = {"model": "mlp:8", "work": "alternate"}
             "own_strategies:FirstTwice+adam",
             {"groups": "rotation:1:3", "evaluation": "server", "average": "ergodic"},
         ),
-        ("robust-hdp", {**FEDREP, "spend": "late"}),
+        ("robust-hdp", {**FEDREP, "spend": {"kind": "late"}}),
+        ("fedavg+momentum", {"noise": "shared"}),
         pytest.param("scaffold", {}, marks=pytest.mark.wards),
-        pytest.param("ppsgd", {"model": "mlp:8", "work": "auto of=head"}, marks=pytest.mark.wards),
+        pytest.param("ppsgd", {"model": "mlp:8", "work": {"of": "head"}}, marks=pytest.mark.wards),
     ],
 )
 def test_three_engines_give_the_same_bits(

@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.wire import WireError
 from tests.client_app.messages import make_site, model_in, send, terms_of
@@ -22,7 +22,7 @@ UPDATE = np.linspace(-1, 1, 8, dtype=np.float32)
 
 
 def test_instructions_and_model_come_back_as_they_went() -> None:
-    content = wire.write_instructions(RunTerms(rounds=3), 2, wire.write_model(MODEL))
+    content = server_wire.write_instructions(RunTerms(rounds=3), 2, server_wire.write_model(MODEL))
     read = wire.read_instructions(content)
     assert (read.terms, read.server_round) == (RunTerms(rounds=3), 2)
     for name, array in wire.read_model(read.model, MODEL).items():
@@ -31,19 +31,19 @@ def test_instructions_and_model_come_back_as_they_went() -> None:
 
 def test_a_model_is_written_as_flower_writes_it_and_read_as_it_reads() -> None:
     model = {**MODEL, "across": MODEL["w"].T, "one": np.array(3, np.float32)}
-    ours = wire.write_model(model)
+    ours = server_wire.write_model(model)
     flowers = ArrayRecord({name: Array(array) for name, array in model.items()})
     assert {
         name: (array.dtype, tuple(array.shape), array.stype) for name, array in ours.items()
     } == {name: (array.dtype, tuple(array.shape), array.stype) for name, array in flowers.items()}
-    for name, array in wire.read_own(ours).items():
+    for name, array in server_wire.read_own(ours).items():
         np.testing.assert_array_equal(array, model[name])
         np.testing.assert_array_equal(ours[name].numpy(), model[name])
 
 
 def test_an_update_comes_back_as_it_went_and_carries_nothing_else() -> None:
     content = wire.write_update(wire.encode_update(UPDATE), len(UPDATE))
-    np.testing.assert_array_equal(wire.read_update(content, len(UPDATE)), UPDATE)
+    np.testing.assert_array_equal(server_wire.read_update(content, len(UPDATE)), UPDATE)
     assert {key: list(record) for key, record in content.items()} == {"update": ["update"]}
     assert not content.metric_records
     assert not content.config_records
@@ -114,14 +114,16 @@ def test_a_malformed_update_is_refused_in_constant_words(case: str) -> None:
         if projected and case == "broadcastable":  # one number, which may come
             continue
         with pytest.raises(WireError) as error:
-            wire.read_update(BAD[case](), len(UPDATE), may_be_projected=projected)
+            server_wire.read_update(BAD[case](), len(UPDATE), may_be_projected=projected)
         assert not any(character.isdigit() for character in str(error.value))
 
 
 def test_the_same_builder_makes_a_good_update() -> None:
     """The cases above fail for what they change, not for how they are built."""
-    np.testing.assert_array_equal(wire.read_update(wrong_update(), 8), UPDATE)
-    np.testing.assert_array_equal(wire.read_update(wrong_update(data=header("(8,)")), 8), UPDATE)
+    np.testing.assert_array_equal(server_wire.read_update(wrong_update(), 8), UPDATE)
+    np.testing.assert_array_equal(
+        server_wire.read_update(wrong_update(data=header("(8,)")), 8), UPDATE
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,14 +140,14 @@ def test_a_model_of_another_layout_is_refused(change: dict[str, np.ndarray]) -> 
     with pytest.raises(WireError):
         wire.read_model(sent, MODEL)
     with pytest.raises(WireError):
-        wire.read_model(wire.write_model({"b": MODEL["b"], "w": MODEL["w"]}), MODEL)
+        wire.read_model(server_wire.write_model({"b": MODEL["b"], "w": MODEL["w"]}), MODEL)
 
 
 def test_a_poor_models_metrics_are_read() -> None:
     """R² of a poor model is negative: such a site is not to be missing in the mean."""
     said = {"accuracy": -3.5, "loss": 0.25, "mse": 0.5, "mae": 0.5}
     try:
-        read = wire.read_metrics(wire.write_metrics(wire.encode_metrics(said)))
+        read = server_wire.read_metrics(wire.write_metrics(wire.encode_metrics(said)))
     except wire.WireError as error:
         pytest.fail(str(error))
     assert read == said
@@ -154,13 +156,13 @@ def test_a_poor_models_metrics_are_read() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), [0.5]])
 def test_metrics_are_finite_numbers(value: float) -> None:
     with pytest.raises(wire.WireError, match="metrics: a"):
-        wire.read_metrics(RecordDict({"metrics": MetricRecord({"loss": value})}))
+        server_wire.read_metrics(RecordDict({"metrics": MetricRecord({"loss": value})}))
 
 
 @pytest.mark.parametrize("name", ["batch-size", "declared-records", "epsilon", "noise-std"])
 def test_facts_of_a_site_are_not_negative(name: str) -> None:
     with pytest.raises(wire.WireError, match="out of range"):
-        wire.read_site(RecordDict({"site": MetricRecord({name: -1.0})}))
+        server_wire.read_site(RecordDict({"site": MetricRecord({name: -1.0})}))
 
 
 def test_refusals_are_constants() -> None:
@@ -175,16 +177,16 @@ def test_refusals_are_constants() -> None:
 
 
 def model(number: float) -> ArrayRecord:
-    return wire.write_model({"w": np.full((2, 3), number, np.float32)})
+    return server_wire.write_model({"w": np.full((2, 3), number, np.float32)})
 
 
 def digest(terms: RunTerms, server_round: int, first: ArrayRecord, **more: Any) -> str:
-    content = wire.write_instructions(terms, server_round, first, **more)
+    content = server_wire.write_instructions(terms, server_round, first, **more)
     return wire.read_instructions(content).digest
 
 
 TERMS = RunTerms()
-PLAIN: dict[str, Any] = {"terms": TERMS, "server_round": 2, "project": wire.WHOLE}
+PLAIN: dict[str, Any] = {"terms": TERMS, "server_round": 2, "project": server_wire.WHOLE}
 PLAIN["first"] = model(1)
 ONE = {**PLAIN, "others": [model(2)], "use": wire.CHOOSE}
 TWO = {**PLAIN, "others": [model(2), model(3)], "use": wire.CHOOSE}
@@ -214,11 +216,11 @@ def test_whatever_is_asked_differently_has_another_digest() -> None:
 @pytest.mark.parametrize("first", [wire.CHOOSE, wire.PULL, wire.OFFSET])
 def test_the_same_models_for_another_use_are_another_request(tmp_path: Path, first: str) -> None:
     """A site that answered one does not answer the other: one request, one payload."""
-    terms, profile = terms_of(choice="gaussian times=1"), make_site(tmp_path)
+    terms, profile = terms_of(choice={"kind": "gaussian", "times": 1}), make_site(tmp_path)
     replies = []
     uses = [wire.CHOOSE, wire.PULL, wire.OFFSET]
     for use in (first, first, uses[uses.index(first) - 1]):
-        content = wire.write_instructions(
+        content = server_wire.write_instructions(
             terms, 1, model_in(terms, 1), others=[model_in(terms, 2)], use=use
         )
         replies.append(send({"profile": str(profile)}, wire.TRAIN, content))

@@ -9,19 +9,18 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.payloads import numbers_in
+from hdpfl_flower.server_wire import pack_models, write_model
 from hdpfl_flower.wire import (
     WireError,
     decode,
     encode,
     model_digest,
-    pack_models,
+    numbers_in,
     read_model,
     split_models,
     unpack_models,
-    write_model,
 )
 
 ONE = {"a": np.arange(3, dtype=np.float32), "b": np.ones((1, 2), np.float32)}
@@ -96,7 +95,7 @@ TERMS = RunTerms()
 
 def content(**changes: Any) -> RecordDict:
     """Return instructions with some parts of their head changed or, where None, left out."""
-    written = wire.write_instructions(TERMS, 1, MODEL)
+    written = server_wire.write_instructions(TERMS, 1, MODEL)
     head = written["instructions"]
     assert isinstance(head, ConfigRecord)
     for key, value in changes.items():
@@ -126,7 +125,7 @@ def test_a_head_that_is_written_is_read() -> None:
     assert read.terms == TERMS
     assert read.model_digest == model_digest(MODEL)
     for project in ("", "0123456789abcdef" * 4):
-        written = wire.write_instructions(TERMS, 1, MODEL, project)
+        written = server_wire.write_instructions(TERMS, 1, MODEL, project)
         assert wire.read_instructions(written).project == project
 
 
@@ -158,28 +157,30 @@ def test_other_models_need_a_use_and_a_pull_needs_one() -> None:
         (wire.PULL, [OTHER]),
         (wire.OFFSET, [OTHER]),
     ):
-        written = wire.write_instructions(TERMS, 1, MODEL, others=others, use=use)
+        written = server_wire.write_instructions(TERMS, 1, MODEL, others=others, use=use)
         read = wire.read_instructions(written)
         assert (read.use, len(read.others), len(read.models)) == (use, len(others), 1 + len(others))
     two = [OTHER, MODEL]
     for use, others in (("", [OTHER]), ("x", [OTHER]), (wire.PULL, two), (wire.OFFSET, two)):
         with pytest.raises(WireError, match="without a use"):
-            wire.read_instructions(wire.write_instructions(TERMS, 1, MODEL, others=others, use=use))
+            wire.read_instructions(
+                server_wire.write_instructions(TERMS, 1, MODEL, others=others, use=use)
+            )
 
 
 def test_each_part_of_a_request_makes_it_another_one() -> None:
     requests = [
-        wire.write_instructions(TERMS, 1, MODEL),
-        wire.write_instructions(TERMS, 2, MODEL),
-        wire.write_instructions(TERMS.updated(rounds=3), 1, MODEL),
-        wire.write_instructions(TERMS, 1, OTHER),
-        wire.write_instructions(TERMS, 1, MODEL, ""),
-        wire.write_instructions(TERMS, 1, MODEL, "a" * 64),
-        wire.write_instructions(TERMS, 1, MODEL, others=[OTHER], use=wire.CHOOSE),
-        wire.write_instructions(TERMS, 1, MODEL, others=[OTHER], use=wire.PULL),
-        wire.write_instructions(TERMS, 1, MODEL, others=[OTHER], use=wire.OFFSET),
-        wire.write_instructions(TERMS, 1, MODEL, others=[MODEL], use=wire.CHOOSE),
-        wire.write_instructions(TERMS, 1, MODEL, others=[OTHER, OTHER], use=wire.CHOOSE),
+        server_wire.write_instructions(TERMS, 1, MODEL),
+        server_wire.write_instructions(TERMS, 2, MODEL),
+        server_wire.write_instructions(TERMS.updated(rounds=3), 1, MODEL),
+        server_wire.write_instructions(TERMS, 1, OTHER),
+        server_wire.write_instructions(TERMS, 1, MODEL, ""),
+        server_wire.write_instructions(TERMS, 1, MODEL, "a" * 64),
+        server_wire.write_instructions(TERMS, 1, MODEL, others=[OTHER], use=wire.CHOOSE),
+        server_wire.write_instructions(TERMS, 1, MODEL, others=[OTHER], use=wire.PULL),
+        server_wire.write_instructions(TERMS, 1, MODEL, others=[OTHER], use=wire.OFFSET),
+        server_wire.write_instructions(TERMS, 1, MODEL, others=[MODEL], use=wire.CHOOSE),
+        server_wire.write_instructions(TERMS, 1, MODEL, others=[OTHER, OTHER], use=wire.CHOOSE),
     ]
     digests = [wire.read_instructions(request).digest for request in requests]
     assert len({*digests}) == len(requests)
@@ -188,27 +189,27 @@ def test_each_part_of_a_request_makes_it_another_one() -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 2, 3, 0.0, True, "0"])
 def test_a_choice_is_one_of_the_models(wrong: Any) -> None:
-    assert wire.read_choice(RecordDict({"choice": ConfigRecord({"choice": 0})}), 2) == 0
-    assert wire.read_choice(RecordDict({"choice": ConfigRecord({"choice": 1})}), 2) == 1
+    assert server_wire.read_choice(RecordDict({"choice": ConfigRecord({"choice": 0})}), 2) == 0
+    assert server_wire.read_choice(RecordDict({"choice": ConfigRecord({"choice": 1})}), 2) == 1
     for record in (
         ConfigRecord({"choice": wrong}), ConfigRecord({"choice": 0, "more": 1}),
         ConfigRecord({"other": 0}), MetricRecord({"choice": 0}),
     ):  # fmt: skip
         with pytest.raises(WireError, match="not one of the models"):
-            wire.read_choice(RecordDict({"choice": record}), 2)
+            server_wire.read_choice(RecordDict({"choice": record}), 2)
     with pytest.raises(WireError, match="not one of the models"):
-        wire.read_choice(RecordDict({}), 2)
+        server_wire.read_choice(RecordDict({}), 2)
 
 
 def test_an_update_is_read_whole_or_as_one_number_where_that_was_asked() -> None:
     whole = wire.write_update(wire.encode_update(np.arange(3, dtype=np.float32)), 3)
     number = wire.write_update(wire.encode_update(np.array([7.0], np.float32)), 3)
     chosen = wire.write_update(wire.encode_update(np.zeros(3, np.float32)), 3, b"1")
-    assert wire.read_update(whole, 3).tolist() == [0.0, 1.0, 2.0]
-    assert wire.read_update(whole, 3, may_be_projected=True).tolist() == [0.0, 1.0, 2.0]
-    assert wire.read_update(number, 3, may_be_projected=True).tolist() == [7.0]
-    assert wire.read_update(chosen, 3, with_choice=True).tolist() == [0.0, 0.0, 0.0]
-    assert wire.read_choice(chosen, 2) == 1
+    assert server_wire.read_update(whole, 3).tolist() == [0.0, 1.0, 2.0]
+    assert server_wire.read_update(whole, 3, may_be_projected=True).tolist() == [0.0, 1.0, 2.0]
+    assert server_wire.read_update(number, 3, may_be_projected=True).tolist() == [7.0]
+    assert server_wire.read_update(chosen, 3, with_choice=True).tolist() == [0.0, 0.0, 0.0]
+    assert server_wire.read_choice(chosen, 2) == 1
     for record, more in (
         (number, {}), (chosen, {}), (whole, {"with_choice": True}),
         (RecordDict({"update": ConfigRecord({"a": 1})}), {}),
@@ -216,17 +217,17 @@ def test_an_update_is_read_whole_or_as_one_number_where_that_was_asked() -> None
         (RecordDict({"update": ArrayRecord({"update": MODEL["a"], "b": MODEL["a"]})}), {}),
     ):  # fmt: skip
         with pytest.raises(WireError):
-            wire.read_update(record, 3, **more)
+            server_wire.read_update(record, 3, **more)
     for size in (2, 4):
         with pytest.raises(WireError):
-            wire.read_update(whole, size, may_be_projected=True)
+            server_wire.read_update(whole, size, may_be_projected=True)
 
 
 def test_what_a_site_says_of_itself() -> None:
     said = {"partition": 0, "batch-size": 7, "declared-records": 61, "epsilon": 1.5,
             "noise-std": 0.25}  # fmt: skip
     for facts in ({}, said, {"epsilon": float("inf")}):
-        assert wire.read_site(wire.write_site(facts)) == facts
+        assert server_wire.read_site(wire.write_site(facts)) == facts
     with pytest.raises(WireError, match="unexpected keys"):
         wire.write_site({"records": 1})
     for wrong in (
@@ -234,11 +235,11 @@ def test_what_a_site_says_of_itself() -> None:
         {"batch-size": float("inf")}, {"epsilon": [1.0]}, {"noise-std": float("inf")},
     ):  # fmt: skip
         with pytest.raises(WireError, match="site"):
-            wire.read_site(RecordDict({"site": MetricRecord(wrong)}))
+            server_wire.read_site(RecordDict({"site": MetricRecord(wrong)}))
     for record in (RecordDict({}), RecordDict({"site": ConfigRecord({"epsilon": 1.0})}),
                    RecordDict({"site": MetricRecord({}), "more": MetricRecord({})})):  # fmt: skip
         with pytest.raises(WireError, match="unexpected keys"):
-            wire.read_site(record)
+            server_wire.read_site(record)
 
 
 def test_the_bytes_of_a_message_are_counted_by_their_kind() -> None:
@@ -247,7 +248,7 @@ def test_the_bytes_of_a_message_are_counted_by_their_kind() -> None:
         "b": ConfigRecord({"text": "ε", "bytes": b"123", "number": 5, "list": [1, 2, 3]}),
         "c": MetricRecord({"number": 1.0}),
     })  # fmt: skip
-    assert wire.content_bytes(record) == 5 + 2 + 3 + 8 + 24 + 8
+    assert server_wire.content_bytes(record) == 5 + 2 + 3 + 8 + 24 + 8
 
 
 def test_the_codes_and_words_of_a_refusal() -> None:
@@ -264,9 +265,42 @@ def test_every_metric_of_the_list_comes_back_and_no_other_is_written() -> None:
     four = {"accuracy": 0.5, "loss": 1.5, "personal-accuracy": 0.25, "personal-loss": 2.5}
     for metrics in ({}, four, dict.fromkeys(wire.METRIC_KEYS, 0.5)):
         payload = wire.encode_metrics(metrics)
-        assert wire.read_metrics(wire.write_metrics(payload)) == metrics
+        assert server_wire.read_metrics(wire.write_metrics(payload)) == metrics
         assert wire.encode_metrics(dict(reversed(metrics.items()))) == payload
     with pytest.raises(WireError, match="unexpected keys"):
         wire.write_metrics(wire.encode_metrics({**four, "records": 61.0}))
     with pytest.raises(WireError):
-        wire.read_metrics(RecordDict({"metrics": MetricRecord({"num-examples": 3})}))
+        server_wire.read_metrics(RecordDict({"metrics": MetricRecord({"num-examples": 3})}))
+
+
+@pytest.mark.parametrize(
+    ("noise", "text", "words"),
+    [
+        ("records", "0,1,2", "unexpected head"),
+        ("shared", "", "no text of bounded length"),
+        ("shared", "1" * (wire.MOST_OF_NOISE + 1), "no text of bounded length"),
+        ("shared", 3, "no text of bounded length"),
+    ],
+)
+def test_a_text_of_the_noise_is_read_for_its_source_alone(
+    noise: str, text: object, words: str
+) -> None:
+    terms = RunTerms(noise=noise)
+    content = server_wire.write_instructions(terms, 1, MODEL)
+    assert wire.read_instructions(content).of_noise == ""
+    head = content["instructions"]
+    assert isinstance(head, ConfigRecord)
+    head["sum-of"] = text  # type: ignore[assignment]
+    with pytest.raises(WireError, match=words):
+        wire.read_instructions(content)
+
+
+def test_a_text_of_the_noise_is_part_of_the_request() -> None:
+    terms = RunTerms(noise="shared")
+    digests = {
+        wire.read_instructions(
+            server_wire.write_instructions(terms, 1, MODEL, of_noise=sites)
+        ).digest
+        for sites in ("", "0,1", "0,1,2")
+    }
+    assert len(digests) == 3

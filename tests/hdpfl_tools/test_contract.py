@@ -13,10 +13,10 @@ from hdpfl_flower.config.server_terms import ServerTerms
 from hdpfl_flower.errors import HDPFLError
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Revision
-from hdpfl_tools.contract import CHECKS, Subject, rows_of, shares_of
+from hdpfl_tools.contract import CHECKS, Subject, rows_of
 from strategies import SERVER_STEPS, STRATEGIES, check_strategy, make_kernel, make_strategy
 from strategies.averaging.fedavg import FedAvg
-from strategies.core.checks import check_outcome
+from strategies.core.checks import check_outcome, shares_of
 from tests.cases import sampled
 from tests.federation import weighing
 

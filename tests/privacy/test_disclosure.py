@@ -14,7 +14,7 @@ from flwr.app import Context, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 
 from client_app.site.site import Site
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import Declined, Reason, StrategyError
@@ -48,13 +48,13 @@ def check_disclosure(folder: Path, listed: Iterable[str]) -> None:
         plan = make_plan(Profile.load(profile), terms)
         std = plan.update_noise_std(1, terms.clip_norm, terms.learning_rate)
         facts["noise-std"] = pytest.approx(std)
-    assert wire.read_site(joined.content) == facts
+    assert server_wire.read_site(joined.content) == facts
     silent = messages.make_site(folder / "silent", holdout=0.5)
     assert form(ask(profile, terms)) == form(ask(silent, terms))
     tested = ask(profile, terms, kind=wire.EVALUATE)
     assert tested.has_content() == ("metrics" in listed)
     if "metrics" in listed:
-        assert set(wire.read_metrics(tested.content)) == {"accuracy", "loss"}
+        assert set(server_wire.read_metrics(tested.content)) == {"accuracy", "loss"}
     else:
         assert tested.error.code == wire.DECLINED
     for kind in (wire.TRAIN, wire.FINISH):
@@ -216,7 +216,7 @@ def answers(folder: Path, records: Records, *changes: tuple[str, str]) -> list[i
     profile.write_text(text)
     found: list[int | str] = []
     for kind, server_round, more, _ in PROPOSALS:
-        content = wire.write_instructions(sites.terms_of(**more), server_round, model)
+        content = server_wire.write_instructions(sites.terms_of(**more), server_round, model)
         reply = send({"profile": str(profile)}, kind, content)
         found.append(reply.error.code if reply.has_error() else "content")
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_tools.site.ledger_checks.recompute import recompute_epsilon
@@ -88,7 +88,7 @@ def test_declining_never_depends_on_records(tmp_path: Path) -> None:
             terms_of(**{"local-epochs": 1000}), terms_of(), terms_of(**{"run-id": "b"}),
             terms_of(**{"run-id": "c"}),
         ):  # fmt: skip
-            content = wire.write_instructions(terms, 1, model)
+            content = server_wire.write_instructions(terms, 1, model)
             reply = send({"profile": str(profile)}, wire.TRAIN, content)
             found.append(code(reply) if reply.has_error() else "content")
         return found
@@ -103,7 +103,7 @@ def test_a_hostile_model_gets_a_reply_like_any_other(tmp_path: Path, value: floa
     """Weights that make every loss and gradient overflow provoke no code of their own."""
     profile = make_site(tmp_path / "site", digits(48))
     arrays = {n: np.full(a.shape, value, np.float32) for n, a in model_of(terms_of()).items()}
-    content = wire.write_instructions(terms_of(), 1, wire.write_model(arrays))
+    content = server_wire.write_instructions(terms_of(), 1, server_wire.write_model(arrays))
     reply = send({"profile": str(profile)}, wire.TRAIN, content)
     assert reply.has_content()
     assert entries(profile) == ["sent"]

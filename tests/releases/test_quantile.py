@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Message
 
 from client_app import releases as halves
-from hdpfl_flower import releases, wire
+from hdpfl_flower import releases, server_wire, wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import Declined, Reason, TermsError
@@ -30,6 +30,7 @@ from hdpfl_tools.site.ledger_checks.invariants import check_entries
 from hdpfl_tools.site.reports.facts import Source, gather
 from hdpfl_tools.site.reports.ledger_view import read_ledger
 from hdpfl_tools.site.reports.rendering import as_html, sentences
+from server_app import releases as readings
 from server_app.run.rounds import ready_kernel
 from tests.client_app.messages import ask, make_site, model_in, send, terms_of
 from tests.client_app.training.test_client_level import kinds
@@ -43,18 +44,20 @@ ASKS = {"after": {"quantile": {"column": "age", "q": 0.5, "share": 0.25}}, "roun
 def plugged_in() -> Iterator[None]:
     releases.register(Quantile)
     halves.ELSEWHERE["quantile"] = "tests.releases.quantile_half"
+    readings.ELSEWHERE["quantile"] = "tests.releases.quantile_reading"
     yield
-    del releases.KINDS["quantile"], halves.ELSEWHERE["quantile"]
+    del releases.KINDS["quantile"], releases.RELEASES[Quantile.release]
+    del halves.ELSEWHERE["quantile"], readings.ELSEWHERE["quantile"]
 
 
 def asked(profile: Path, terms: Any, seed: int = 3) -> Message:
-    content = wire.write_instructions(terms, 3, model_in(terms, seed))
-    return send({"profile": str(profile)}, wire.query_of("quantile"), content)
+    content = server_wire.write_instructions(terms, 3, model_in(terms, seed))
+    return send({"profile": str(profile)}, server_wire.query_of("quantile"), content)
 
 
 def counts_of(reply: Message) -> np.ndarray:
     assert reply.has_content(), reply
-    return wire.read_payload("quantile", reply.content, BINS)
+    return server_wire.read_payload("quantile", reply.content, BINS)
 
 
 @pytest.mark.usefixtures("plugged")
@@ -156,7 +159,7 @@ def test_hostile_tables_of_a_server_are_refused_before_a_kind_reads_them(
     text = json.dumps({**terms.as_config(), "after": after})
     with pytest.raises(TermsError, match="'after'"):
         type(terms).from_json(text)
-    content = wire.write_instructions(terms, 1, model_in(terms, 1))
+    content = server_wire.write_instructions(terms, 1, model_in(terms, 1))
     content["instructions"]["terms"] = text
     reply = send({"profile": str(make_site(tmp_path))}, wire.TRAIN, content)
     assert reply.error.code == wire.FAILED
@@ -174,8 +177,8 @@ def test_a_kind_that_stays_is_sent_for_no_message(tmp_path: Path, kind: str) -> 
     profile, terms = make_site(tmp_path), terms_of(rounds=3, after=after)
     assert ask(profile, terms).has_content()
     before = kinds(tmp_path)
-    content = wire.write_instructions(terms, 3, model_in(terms, 3))
-    reply = send({"profile": str(profile)}, wire.query_of(kind), content)
+    content = server_wire.write_instructions(terms, 3, model_in(terms, 3))
+    reply = send({"profile": str(profile)}, server_wire.query_of(kind), content)
     assert reply.has_error()
     assert reply.error.code == wire.FAILED
     assert kinds(tmp_path) == before == {(1, "counts"): "sealed", (1, "update"): "sent"}
@@ -183,7 +186,7 @@ def test_a_kind_that_stays_is_sent_for_no_message(tmp_path: Path, kind: str) -> 
 
 @pytest.mark.parametrize("name", ["update", "metrics", "scores"])
 def test_no_two_kinds_share_a_price(name: str) -> None:
-    known = dict(releases.KINDS)
+    known = dict(releases.KINDS), dict(releases.RELEASES)
     with pytest.raises(ValueError, match=f"'{name}' names another release"):
         releases.register(type("Twin", (Quantile,), {"kind": "twin", "release": name}))
-    assert known == releases.KINDS
+    assert known == (releases.KINDS, releases.RELEASES)

@@ -19,13 +19,13 @@ from strategies.server_step.momentum import ServerMomentum
 from strategies.splitting.own_starts import OwnStarts
 from strategies.splitting.scaffold import Scaffold
 
-IFCA = {"strategy": "ifca", "choice": "gaussian times=1", "ifca.clusters": 2}
+IFCA = {"strategy": "ifca", "choice": {"kind": "gaussian", "times": 1}, "ifca.clusters": 2}
 SCAFFOLD, FEDPI = {"strategy": "scaffold"}, {"strategy": "fedpi"}
 FOUND = {"server-learning-rate": "found"}
 REFUSED: dict[str, dict[str, Any]] = {
     "'found' needs one model": {**IFCA, **FOUND},
     "'found' needs noise that is fresh": {**SCAFFOLD, **FOUND},
-    "'found' needs one start": {**FEDPI, **FOUND},
+    "'found' needs updates of the round alone": {**FEDPI, **FOUND},
     "'momentum' needs one model": {"strategy": "r-dpcfl+momentum"},
     "'momentum' needs one start": {"strategy": "fedsplit+momentum"},
     "'anderson' needs one model": {"strategy": "local+anderson"},
@@ -38,18 +38,22 @@ REFUSED: dict[str, dict[str, Any]] = {
     "'cap' needs whole updates": {"strategy": "pfa-plus", "guard": "cap"},
     "'cap' needs a weighted sum": {"strategy": "pfa", "guard": "cap"},
     "'average' needs one model": {**IFCA, "average": "tail"},
-    "'second' needs one model": {**IFCA, "second": "kept pull=0.1"},
-    "'second' needs one start": {**FEDPI, "second": "kept pull=0.1"},
+    "'second' needs one model": {**IFCA, "second": {"kind": "kept", "pull": 0.1}},
+    "'second' needs one start": {**FEDPI, "second": {"kind": "kept", "pull": 0.1}},
     "'after.shrink' needs one model": {"strategy": "local", "after.shrink.scale": 0.05},
     "personal part needs one start": {"strategy": "fedper+fedpi", "model": "mlp:8"},
     "personal part needs sites' own steps": {"strategy": "fedper+scaffold", "model": "mlp:8"},
-    "'first-batch' of 'work' needs sites' own": {**SCAFFOLD, "work": "auto first-batch=full"},
+    "'work.first-batch' needs sites' own": {**SCAFFOLD, "work": {"first-batch": "full"}},
     "'noise' .* needs one model": {"strategy": "local", "noise": "client"},
     "'noise' .* needs sites' own steps": {**SCAFFOLD, "noise": "client"},
     "'noise' = 'server' needs a strategy that": {"strategy": "fedavg", "noise": "server"},
-    "'choice' needs": {"strategy": "fedavg", "choice": "gaussian times=1"},
-    "'spend' = 'late' needs": {"strategy": "fedhdp", "spend": "late"},
+    "'choice.kind' needs": {"strategy": "fedavg", "choice": {"kind": "gaussian", "times": 1}},
+    "'spend.kind' = 'late' needs": {"strategy": "fedhdp", "spend": {"kind": "late"}},
     "'dataset' = 'site' needs": {"strategy": "maximum", "dataset": "site", "schema": "heart"},
+    "'noise' = 'shared' needs a step that is a fixed": {"noise": "shared", "strategy": "mmse"},
+    "'noise' = 'shared' needs weights alone": {"noise": "shared", "strategy": "fedavg+scaffold"},
+    "'guard' needs single updates": {"noise": "shared", "guard": "cap"},
+    "'quorum' needs single updates": {"noise": "shared", "quorum": 2},
     "'quorum' needs": {"strategy": "fedhdp", "noise": "server", "quorum": 1},
     "'participations' needs": {"strategy": "fedhdp", "noise": "server", "participations": 1},
     "'require-public' needs": {"strategy": "fedhdp", "noise": "server", "require-public": True},

@@ -13,11 +13,15 @@ _HELP = {
     "check": "Check a run config before flwr run, or a strategy by its contract; "
     "exit 1 at a fault.",
     "advise": "Advise rounds, steps, batches, model and rate of a run, and the best changes.",
+    "statistics": "Print Table 1 of a federation from one noisy message, before any training.",
     "new": "Write a project: data, model or backbone, strategy, tests, and the app to approve.",
     "reproduce": "Reproduce a table or figure of a paper: table, PNG and JSON.",
     "report": "Write an HTML page about a run: results, figures, sites, terms, versions.",
     "resume": "Resume an interrupted run: same run id and plans, no charge twice.",
     "certs": "Make a CA, the server's certificate and a key pair for each site.",
+    "invite": "Write a signed file by which a site joins: address, CA, app, terms, other public "
+    "files.",
+    "members": "Print the line 'members' of a run config, from the sites' files.",
     "exporter": "Show the newest runs to Prometheus, from their journals.",
 }
 _ELSEWHERE = {"list": ("listing", "list_names")}

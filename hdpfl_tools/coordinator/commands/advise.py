@@ -12,20 +12,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.system.own_code import search_here
+from hdpfl_flower.config.toml_text import as_toml
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.noise_sources import SOURCES
+from hdpfl_flower.system.own_traceback import search_here
 from hdpfl_tools.coordinator.progress import console, make_table, show_json, show_line, waiting
 
 if TYPE_CHECKING:
     from hdpfl_tools.coordinator.reports.advice import Help, RunSetting
+    from hdpfl_tools.coordinator.reports.expected_accuracy import Expected
 
 
 def advise(  # noqa: PLR0913, PLR0917 - options of a command line
     run: Annotated[
         Path, typer.Argument(metavar="RUN.TOML", help="A run config: what is learned, and asked.")
     ],
-    sites: Annotated[int, typer.Option(help="Sites.", min=1, max=100_000)],
-    records: Annotated[str, typer.Option(help="Records of each: 600, or 600×4,2000.")],
     epsilons: Annotated[str, typer.Option(help="ε of each for the whole run: 0.5×4,8.")],
+    sites: Annotated[int, typer.Option(help="Sites.", min=0, max=100_000)] = 0,
+    records: Annotated[str, typer.Option(help="Records of each: 600, or 600×4,2000.")] = "",
+    first: Annotated[
+        str,
+        typer.Option(
+            metavar="FOLDER",
+            help="In place of both: the run of a first message with a table (hdpfl statistics).",
+        ),
+    ] = "",
     delta: Annotated[float, typer.Option(help="δ of each.")] = 1e-5,
     batch_sizes: Annotated[
         str, typer.Option(help="Expected batch of each, as it is now: 64, or 64×4,128.")
@@ -39,11 +50,23 @@ def advise(  # noqa: PLR0913, PLR0917 - options of a command line
 ) -> None:
     """Advise rounds, steps, batches, model and rate of a run, and the best changes.
 
-    From the numbers that you type, and the task of the run config: no record is read and no site
-    asked. The signal-to-noise ratio compares settings; it is no accuracy.
+    From the numbers that you type, or the noisy ones of a first message, and the task of the run
+    config: no record is read and no site asked. The signal-to-noise ratio compares settings; it is
+    no accuracy. Of a first message the accuracy of a constant answer is shown, which a model has to
+    beat; of one with a table of each class (by-label) also the bounds of the proposed run's.
     """
     search_here()
     config = RunConfig.load(run, apart=("resume-from",))
+    lines: list[str] = []
+    facts: dict[str, Any] = {}
+    if first:
+        from hdpfl_tools.coordinator.reports.table_one import counts_of, facts_in
+        from server_app.run.resume import run_folder
+
+        sites, records, lines = counts_of(first)
+        facts = facts_in(run_folder(first))
+    if not sites or not records:
+        raise TermsError("give --sites and --records, or --first with the run of a first message")
     with waiting("noise of each site"):
         from hdpfl_flower.data.run_task import task_for
         from hdpfl_tools.coordinator.reports.advice import asked_setting, helps, propose
@@ -51,12 +74,34 @@ def advise(  # noqa: PLR0913, PLR0917 - options of a command line
         asked = asked_setting(config.terms, sites, records, epsilons, delta, batch_sizes)
         proposal = propose(asked, task_for(config.terms), most_rounds)
         changes = helps(proposal, task_for(config.terms))
+    expected = _expected(config, proposal, facts)
     if as_json:
         help_facts = [asdict(change) for change in changes]
-        show_json({"asked": _facts(asked), "proposed": _facts(proposal), "helps": help_facts})
+        proposed = _facts(proposal) | ({"accuracy": asdict(expected)} if expected else {})
+        show_json({"asked": _facts(asked), "proposed": proposed, "helps": help_facts})
         return
+    if expected:
+        lines.insert(0, _accuracy_line(expected))
     _show(asked, proposal, changes)
-    typer.echo("\n".join(["", *_lines(proposal)]))
+    typer.echo("\n".join(["", *lines, *_lines(proposal)]))
+
+
+def _expected(config: RunConfig, setting: RunSetting, facts: dict[str, Any]) -> Expected | None:
+    """Return the bounds of the accuracy; None without a table of each class."""
+    from hdpfl_tools.coordinator.reports.expected_accuracy import classes_of, expected_accuracy
+
+    if not classes_of(facts):
+        return None
+    with waiting("runs on made-up records"):
+        return expected_accuracy(config, setting, facts)
+
+
+def _accuracy_line(expected: Expected) -> str:
+    return (
+        f"# expected accuracy: {100 * expected.least:.0f} to {100 * expected.most:.0f} %: the best "
+        f"column alone ({expected.column}) without noise, and runs with this noise on made-up "
+        "records whose columns are independent in each class"
+    )
 
 
 def _facts(setting: RunSetting) -> dict[str, Any]:
@@ -64,6 +109,7 @@ def _facts(setting: RunSetting) -> dict[str, Any]:
     ratios = {"snr-round": setting.of_round, "snr-run": setting.of_run}
     return {
         "rounds": setting.rounds,
+        **setting.noise_terms,
         "local-steps": list(setting.steps),
         "batch-sizes": [site.batch_size for site in setting.sites],
         "model": setting.model,
@@ -113,7 +159,12 @@ def _lines(proposal: RunSetting) -> Iterator[str]:
     text = f"{batches[0]}" if same else "each:" + ":".join(map(str, batches))
     yield "# lines of the run config"
     yield f"rounds = {proposal.rounds}"
-    yield f"local-steps = {proposal.steps[0]}"
+    if proposal.noise_terms:
+        permission = SOURCES[str(proposal.noise_terms["noise"])].permission
+        yield f"# sites allow this noise by {permission}, and may have to exchange keys"
+        yield from (f"{key} = {as_toml(value)}" for key, value in proposal.noise_terms.items())
+    else:
+        yield f"local-steps = {proposal.steps[0]}"
     yield f'model = "{proposal.model}"'
     yield 'learning-rate = "auto"'
     yield f'batch-sizes = "{text}"  # in a simulation; a site sets training.batch-size itself'

@@ -130,7 +130,7 @@ def _authority_files(folder: Path, hosts: list[str]) -> dict[Path, bytes]:
 
 
 def _site_files(folder: Path, names: list[str]) -> dict[Path, bytes]:
-    from hdpfl_tools.coordinator.certificates import make_site_keys
+    from hdpfl_tools.shell.site_keys import make_site_keys
 
     files = {}
     for name in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +14,8 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.validation import hint
 from hdpfl_flower.data.stated_task import is_own
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.system.own_code import search_here, show_own, shown_to_its_author
+from hdpfl_flower.releases.feasibility import rules_of
+from hdpfl_flower.system.own_traceback import search_here, show_own, shown_to_its_author
 from hdpfl_flower.system.printable import printable
 from hdpfl_tools.coordinator.progress import show_json, show_line, waiting
 
@@ -29,6 +30,10 @@ def check(
             help="A run config; or a strategy of the table, or module:Class of your own.",
         ),
     ],
+    set_: Annotated[
+        list[str],
+        typer.Option("--set", help="KEY=VALUE of the run that a strategy is checked for."),
+    ] = [],  # noqa: B006
     app: Annotated[Path, typer.Option(help="The app's folder, as for flwr run.")] = Path(),
     as_json: Annotated[
         bool, typer.Option("--json", help="Print check and fault as JSON; no fault: it passed.")
@@ -41,11 +46,13 @@ def check(
     search_here()
     faults = {what: ""}
     if what.endswith(".toml"):
+        if set_:
+            raise TermsError("--set: it is for a strategy; write the key into the run config")
         _check_run(Path(what), app)
         if not as_json:
             show_line(f"ok      {what}")
     else:
-        faults = _faults_of(what, quiet=as_json)
+        faults = _faults_of(what, _keys_of(what, set_), quiet=as_json)
     if as_json:
         show_json(faults)
     if any(faults.values()):
@@ -66,6 +73,9 @@ def _check_run(path: Path, app: Path) -> None:
             )
     if is_own(config.terms.dataset):  # for simulations, in which the data set says the task
         return
+    rules = rules_of(config.terms) if config.terms.dataset == "site" else None
+    if rules and (fault := rules.fault_of_deployed(config.terms, config.server.min_sites)):
+        raise TermsError(f"terms {path}: {fault}")
     with waiting("imports and checks"):
         from server_app.run.rounds import ready_kernel
 
@@ -81,26 +91,36 @@ def _declared(app: Path) -> set[str]:
         return set()
 
 
-def _faults_of(strategy: str, *, quiet: bool) -> dict[str, str]:
+def _keys_of(strategy: str, words: Sequence[str]) -> Mapping[str, object]:
+    """Return the keys of ``--set``, with the strategy's own settings."""
+    from strategies import check_strategy
+    from strategies.settings import assigned, with_own_settings
+
+    own = check_strategy(strategy)
+    config = RunConfig.parse({**assigned(words, [own]), "strategy": strategy})
+    return with_own_settings(config, own).as_config()
+
+
+def _faults_of(strategy: str, keys: Mapping[str, object], *, quiet: bool) -> dict[str, str]:
     from hdpfl_tools.contract import run_contract
 
     faults = {}
     with shown_to_its_author():
-        for text, fault in run_contract(strategy, show_own):
+        for text, fault in run_contract(strategy, show_own, keys):
             faults[text] = fault or ""
             if not quiet:
                 show_line(f"FAILED  {text}: {printable(fault)}" if fault else f"ok      {text}")
-    for line in () if quiet else _missing(strategy):
+    for line in () if quiet else _missing(keys):
         show_line(line)
     return faults
 
 
-def _missing(strategy: str) -> Iterator[str]:
+def _missing(keys: Mapping[str, object]) -> Iterator[str]:
     """Yield each property that the strategy lacks, with the options that need it."""
     from strategies import make_strategy, options
     from strategies.core.declaration import PROPERTIES
 
-    offers = make_strategy(RunConfig.parse({"strategy": strategy})).declare()
+    offers = make_strategy(RunConfig.parse(keys)).declare()
     for name, words in PROPERTIES.items():
         without = [option for option, needs in options() if name in needs]
         if not getattr(offers, name):

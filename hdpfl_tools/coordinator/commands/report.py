@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hdpfl_flower.errors import DataError
+from hdpfl_flower.system.paths import expanded
 from hdpfl_tools.coordinator.progress import show_line
 
 
@@ -46,7 +47,7 @@ def report(
         _to_trackers(run_folder(run), tensorboard, mlflow)
         if out is None:
             return
-    folder = Path(run).expanduser().absolute()
+    folder = expanded(run).absolute()
     if is_comparison(folder):
         page = make_comparison_report(folder)
     else:

@@ -49,6 +49,12 @@ def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
     columns: Annotated[
         str, typer.Option(help="Columns to run, with commas between.", show_default=False)
     ] = "",
+    against: Annotated[
+        str,
+        typer.Option(
+            help="Row that paired differences are to; default: the first.", show_default=False
+        ),
+    ] = "",
     learning_rate: Annotated[
         str,
         typer.Option(
@@ -98,6 +104,7 @@ def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
         rounds=rounds,
         strategies=items(strategies),
         columns=items(columns),
+        against=against,
         learning_rates=tuple(_rate(text) for text in items(learning_rate)),
         noises=items(noise),
         model=model,
@@ -155,17 +162,28 @@ def conduct(study: Study, options: Options, out: Path | None, as_json: bool) -> 
 def _list(studies: Iterable[Study], as_json: bool) -> None:
     if as_json:
         rows = [
-            {"name": s.name, "what": s.title, "paper": s.source, "minutes": s.minutes}
+            {
+                "name": s.name,
+                "what": s.title,
+                "paper": s.source,
+                "minutes": s.minutes,
+                "data": list(s.data),
+            }
             for s in studies
         ]
         show_json(rows)
         return
+    from hdpfl_tools.simulation.datasets import how_to_get
+
     title = "hdpfl reproduce NAME: minutes of the quick form on two cores"
-    head = ("name", "what", "paper", "minutes")
-    cells = [(study.name, study.title, study.source, str(study.minutes)) for study in studies]
-    table = make_table(title, head, cells, words=head[:3])
+    head = ("name", "what", "paper", "data", "minutes")
+    studies = tuple(studies)
+    cells = [(s.name, s.title, s.source, ", ".join(s.data), str(s.minutes)) for s in studies]
+    table = make_table(title, head, cells, words=head[:4])
     table.columns[0].no_wrap = True
     console.print(table)
+    for name in dict.fromkeys(name for study in studies for name in study.data):
+        show_line(f"{name}, for --data-dir DIR: {how_to_get(name)}")
 
 
 def _use(device: Device) -> None:

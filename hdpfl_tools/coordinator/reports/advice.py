@@ -13,6 +13,9 @@ rounds, steps and batches change it by a few per cent once there are enough of t
 the rounds that the coordinator can wait for; a pass of k steps over batches of N/k; the largest
 model with an R of at least ``ENOUGH``; and a rate that the server finds.
 
+With ``noise = "shared"`` the n sites' sums, each over its z, have one noise: with t colluders the
+run's ratio is √(E·(n − t)/(n·d))·Σ b/z. There a round is one step, best of all records.
+
 It does not know how hard the task is, and how far sites differ. Real signals are a fraction
 of C that falls as the model fits; R compares settings, and is no accuracy.
 """
@@ -25,13 +28,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hdpfl_flower.config.profile import MIN_DELTA
+from hdpfl_flower.config.settings import Value
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.networks import size_of
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.privacy.accounting import Steps, calibrate
-from hdpfl_flower.privacy.plan import rounds_asked
+from hdpfl_flower.releases.rounds import rounds_asked
+from hdpfl_flower.shared_noise.members import default_colluders
+from hdpfl_flower.shared_noise.rules import colluders_of
 
 STEPS = 4
 """Steps of a round, each on a quarter of a site's records."""
@@ -39,8 +45,14 @@ STEPS = 4
 ENOUGH = 40.0
 """Least R at which a model larger than a linear one is advised."""
 
+MOST_SHARED = 100
+"""Rounds with shared noise at most: more gain nothing, and each is a message."""
+
 LARGER = ("mlp:64", "mlp:32")
 """Advised models above ``logreg``, the largest first."""
+
+LEAST_SITES = 3
+"""Sites of shared noise at least: one colluder, and two that hide each other."""
 
 FEATURES = 64
 """Width of the public features whose worth is shown."""
@@ -72,6 +84,7 @@ class RunSetting:
         steps: k of each site.
         model: the network.
         size: d, its numbers.
+        colluders: t of shared noise; 0: every site has a noise of its own.
     """
 
     sites: tuple[PlannedSite, ...]
@@ -80,18 +93,38 @@ class RunSetting:
     steps: tuple[int, ...]
     model: str
     size: int
+    colluders: int = 0
 
     @property
     def of_run(self) -> float:
         """Signal-to-noise ratio of the sum of all aggregates; ``inf`` without noise."""
-        precision = 0.0
+        precision, weights = 0.0, 0.0
         for site, steps in zip(self.sites, self.steps, strict=True):
             count = self.rounds * steps
             z = calibrate([Steps(site.batch_size / site.records, count)], site.epsilon, self.delta)
             if not z:
                 return math.inf
             precision += count * (site.batch_size / z) ** 2
+            weights += site.batch_size / z
+        if self.colluders:
+            honest = 1 - self.colluders / len(self.sites)
+            precision = self.rounds * honest * weights**2
         return math.sqrt(precision / self.size)
+
+    @property
+    def noise_terms(self) -> dict[str, Value]:
+        """Terms of the noise; empty: of every site's own."""
+        return {"noise": "shared", "colluders": self.colluders} if self.colluders else {}
+
+    def shared(self, rounds: int) -> RunSetting:
+        """Return the setting with shared noise: steps of all records, a tenth of them spare."""
+        return replace(
+            self,
+            sites=tuple(replace(site, batch_size=site.records) for site in self.sites),
+            rounds=min(rounds, MOST_SHARED),
+            steps=(1,) * len(self.sites),
+            colluders=self.colluders or default_colluders(len(self.sites)),
+        )
 
     @property
     def of_round(self) -> float:
@@ -121,10 +154,10 @@ def asked_setting(
         TermsError: an option is no number a site, or the run's noise is not calibrated for records.
         DataError, ModelError: the terms do not name the task, or the model.
     """
-    if terms.noise != "records" or terms.noise_multiplier or terms.calibration != "pld":
+    if not terms.source.per_record or terms.noise_multiplier or terms.calibration != "pld":
         raise TermsError(
-            "advice is for noise on records, calibrated for each site; leave out 'noise', "
-            "'noise-multiplier' and 'calibration'"
+            "advice is for noise on records, calibrated for each site; set 'noise' to records or "
+            "shared, and leave out 'noise-multiplier' and 'calibration'"
         )
     if not MIN_DELTA <= delta < 1:
         raise TermsError("--delta: write a number from 1e-10 to below 1")
@@ -141,7 +174,10 @@ def asked_setting(
         for site in planned
     )
     size = size_of(terms.model, task_for(terms))
-    return RunSetting(planned, delta, rounds_asked(terms), steps, terms.model, size)
+    if not terms.source.is_summed:
+        return RunSetting(planned, delta, rounds_asked(terms), steps, terms.model, size)
+    steps, colluders = (1,) * sites, colluders_of(terms, sites)
+    return RunSetting(planned, delta, terms.rounds, steps, terms.model, size, colluders)
 
 
 def propose(asked: RunSetting, task: Task, most_rounds: int) -> RunSetting:
@@ -154,6 +190,8 @@ def propose(asked: RunSetting, task: Task, most_rounds: int) -> RunSetting:
     )
     steps = (STEPS,) * len(sites)
     spread_out = replace(asked, sites=sites, rounds=most_rounds, steps=steps)
+    if asked.colluders:
+        spread_out = asked.shared(most_rounds)
     is_ours = asked.model == "logreg" or asked.model.startswith("mlp:")
     for model in (*(() if is_ours else (asked.model,)), *LARGER):
         larger = replace(spread_out, model=model, size=size_of(model, task))
@@ -184,8 +222,16 @@ def _changed(setting: RunSetting, task: Task) -> Iterator[tuple[str, RunSetting]
             + (f" (or another of its {number})" if number > 1 else ""),
             replace(setting, sites=(*sites[:index], doubled, *sites[index + 1 :])),
         )
-    half = (replace(s, batch_size=max(s.batch_size, s.records // 2)) for s in sites)
-    yield "half of a site's records in a batch", replace(setting, sites=tuple(half))
+    if not setting.colluders:
+        half = (replace(s, batch_size=max(s.batch_size, s.records // 2)) for s in sites)
+        yield "half of a site's records in a batch", replace(setting, sites=tuple(half))
+    if not setting.colluders and len(sites) >= LEAST_SITES:
+        shared = setting.shared(setting.rounds)
+        yield (
+            f"noise = 'shared', which the sites' operators have to allow ({shared.colluders} of "
+            "the other sites may collude)",
+            shared,
+        )
     yield "twice the rounds", replace(setting, rounds=2 * setting.rounds)
     for what, narrow in (
         ("a smaller model: logreg", task),
@@ -214,14 +260,13 @@ def spread(text: str, sites: int, option: str, *, whole: bool = False) -> tuple[
         except ValueError:
             number, repeat = 0.0, 0
         if not number > 0 or not 0 < repeat <= sites or (whole and not number.is_integer()):
-            kind = "whole numbers" if whole else "numbers"
-            raise TermsError(
-                f"{option}: write positive {kind} with commas between, each alone or as "
-                "NUMBER×SITES, and no more than --sites"
-            )
+            break
         numbers += [number] * repeat
-    if len(numbers) == 1:
-        return tuple(numbers * sites)
-    if len(numbers) != sites:
-        raise TermsError(f"{option}: the numbers are not one for each of --sites; add or remove")
-    return tuple(numbers)
+    else:
+        if len(numbers) in (1, sites):
+            return tuple(numbers if len(numbers) == sites else numbers * sites)
+    kind = "whole numbers" if whole else "numbers"
+    raise TermsError(
+        f"{option}: write positive {kind} with commas between, each alone or as NUMBER×SITES: one "
+        "for all, or one for each of --sites"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,13 +11,15 @@ import numpy as np
 
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.measures.words import WORDS
-from hdpfl_flower.models.site_summary import METRICS, PERSONAL, SITE, WORST
+from hdpfl_flower.models.site_summary import METRICS, PERSONAL, SITE, WORST, is_error
 from hdpfl_flower.monitoring.influence import warning_lines
 from hdpfl_tools.coordinator.reports.measures import Measures, final_rows, mean_and_sd
+from hdpfl_tools.measures.paired import Paired, paired
 from hdpfl_tools.simulation.in_process.metrics_by_site import (
     best_of,
     better_alone,
     read_site_metrics,
+    record_metric,
 )
 from hdpfl_tools.simulation.scenarios.groups import MINORITY
 from server_app.run.federated_measures import FEDERATED, HELD_OUT
@@ -98,22 +100,66 @@ def lines(comparison: Comparison, folders: Folders) -> Iterator[str]:
 
 
 def picture_of(comparison: Comparison) -> tuple[str, dict[str, str]]:
-    """Return the picture's axis label, and panel → metric.
-
-    For a regression the mean squared error: R² has no lower end. For survival the loss: each record
-    has one, while concordance is of pairs.
-    """
-    metric = _by_record(comparison)
+    """Return the picture's axis label, and panel → metric."""
+    metric = record_metric(comparison.terms)
     panels = {SITES: f"{SITE}{metric}"} if f"{SITE}{metric}" in comparison.metrics() else {}
     if comparison.terms.evaluation == "server" or not panels:
         panels[POOLED] = metric
     return {"mse": "mean squared error"}.get(metric, metric), panels
 
 
-def _by_record(comparison: Comparison) -> str:
-    """Return the metric that is a record mean on own distributions."""
-    task = task_for(comparison.terms)
-    return "accuracy" if task.classes else "loss" if task.intervals else "mse"
+def paired_differences(comparison: Comparison, against: str) -> dict[str, dict[str, Paired]]:
+    """Return each panel's paired differences to a row; empty without it, or with no other row."""
+    _, panels = picture_of(comparison)
+    differences = {}
+    for panel, metric in panels.items():
+        results = comparison.by_seed(metric)
+        if against in results:
+            rows = paired(results, against, more_is_better=not is_error(metric))
+            differences[panel] = rows
+    return {panel: rows for panel, rows in differences.items() if rows}
+
+
+def paired_tables(comparison: Comparison, against: str) -> Iterator[TextTable]:
+    """Yield a table of paired differences per panel of the picture."""
+    label, _ = picture_of(comparison)
+    for panel, rows in paired_differences(comparison, against).items():
+        is_several = any(row.seeds > 1 for row in rows.values())
+        interval = ", mean [interval of 95 % by Student's t]" if is_several else ""
+        title = f"Difference to '{against}' on the same seeds: {label}{interval}; {panel}"
+        cells = [(name, *row.cells()) for name, row in rows.items()]
+        yield TextTable(title, ("strategy", "difference", "seeds won", "mean rank"), cells)
+
+
+def latex(shown: Iterable[TextTable]) -> str:
+    """Return the tables as LaTeX, for the packages booktabs and caption."""
+    return "\n".join(_latex(table) for table in shown)
+
+
+def _latex(table: TextTable) -> str:
+    words = table.head[:1] if table.words is None else table.words
+    align = "".join("l" if column in words else "r" for column in table.head)
+    head, *rows = (" & ".join(map(_escaped, row)) + r" \\" for row in (table.head, *table.rows))
+    lines = (
+        rf"\begin{{table}}\caption{{{_escaped(table.title)}}}\centering",
+        rf"\begin{{tabular}}{{{align}}}\toprule",
+        head + r"\midrule",
+        *rows,
+        r"\bottomrule\end{tabular}\end{table}",
+    )
+    return "\n".join(lines) + "\n"
+
+
+_LATEX = {"±": r"$\pm$", "ε": r"$\varepsilon$", "δ": r"$\delta$", "²": "$^2$", "–": "--"}
+_LATEX |= (
+    {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {"^": r"\^{}", "~": r"\~{}"}
+    | {"\\": r"\textbackslash{}"}
+)
+
+
+def _escaped(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in text)
 
 
 def _sites_table(comparison: Comparison, title: str) -> TextTable:
@@ -156,7 +202,7 @@ def _pooled_table(comparison: Comparison, title: str) -> TextTable:
 
 def _alone_table(comparison: Comparison, folders: Folders) -> Iterator[TextTable]:
     """Yield the sites better off alone, by strategy; none without ``local``."""
-    metric = _by_record(comparison)
+    metric = record_metric(comparison.terms)
     seeds = sorted(seed for name, seed in comparison.rounds if name == ALONE)
     alone = {seed: read_site_metrics(folders[ALONE, seed]) for seed in seeds}
     rows = []

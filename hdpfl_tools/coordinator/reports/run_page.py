@@ -16,7 +16,8 @@ from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.site_summary import NOBODY_MEASURED, NOT_ASKED, WORST, is_error
 from hdpfl_flower.monitoring.influence import warning_lines
 from hdpfl_flower.monitoring.journal import Event, finished_rounds, read_journal
-from hdpfl_flower.releases import KINDS
+from hdpfl_flower.noise_sources import SOURCES
+from hdpfl_flower.releases import sent_once
 from hdpfl_tools.coordinator.reports.measures import metric_words
 from hdpfl_tools.coordinator.reports.page import (
     Block,
@@ -28,6 +29,7 @@ from hdpfl_tools.coordinator.reports.page import (
     table,
 )
 from hdpfl_tools.coordinator.reports.site_rows import (
+    SiteRounds,
     cluster_findings,
     rounds_of_sites,
     site_clusters,
@@ -35,15 +37,11 @@ from hdpfl_tools.coordinator.reports.site_rows import (
     site_shares,
 )
 from server_app.plots import plot_run, why_no_picture
+from server_app.releases import half_of
 from server_app.run.federated_measures import FEDERATED
 from server_app.run.final_measures import EVENT, measure_rows
 from server_app.run.resume import JOURNAL, defaults, is_complete
 
-_NOISE = {
-    "records": "added at each site, to the clipped gradients of its records",
-    "client": "added at each site, to its clipped update",
-    "server": "added at the server, to the sum of the sites' clipped updates",
-}
 _PUBLIC = (
     "On the public test set, each with an interval of 95 % that resamples its records. Of several "
     "classes: the mean of each class against the rest."
@@ -56,6 +54,11 @@ _SHARES = (
 _AGAIN = (
     "Seeded simulations compute the same arrays again; sites with budgets of their own draw fresh "
     "noise, and charge a new run."
+)
+
+_SUM_ALONE = (
+    "The server read the sum of the sites alone, by 'noise': no share of a site is "
+    "known. Sites with less noise weigh more in it, by their 1/z"
 )
 
 
@@ -74,6 +77,8 @@ def make_report(folder: Path) -> str:
     if not isinstance(terms, dict) or not terms:
         raise DataError("the journal is damaged: it does not say how the run began")
     sites, clusters = rounds_of_sites(rounds), list(cluster_findings(rounds))
+    for site in sites.values() if _is_summed(terms) else ():
+        site.weights.clear()  # those of the sites in the sum are not known
     missing = rounds[-1].get("tested", {}).get("missing", {})
     sections = {
         "No measures": [Block("warnings", _why_unmeasured(events, rounds))],
@@ -90,18 +95,7 @@ def make_report(folder: Path) -> str:
                 ("site", "asked", "used", "mean weight", "last weight", "why not used"),
             )
         ],
-        "Shares of the model": [
-            Block("warnings", [f"Warning: {line}" for line in warning_lines(rounds)]),
-            table(
-                site_shares(rounds, sites),
-                (
-                    *("site", "model", "share of the model", "of the last step", "rounds used"),
-                    *("estimated noise", "local steps", "length, of the median's"),
-                    "what bounded it",
-                ),
-                _SHARES,
-            ),
-        ],
+        "Shares of the model": _shares(rounds, sites, is_summed=_is_summed(terms)),
         "Clusters": [
             table(clusters, ("", "in the first round")),
             table(
@@ -117,6 +111,25 @@ def make_report(folder: Path) -> str:
     return render(f"Run {terms.get('run-id', folder.name)}", lines, sections)
 
 
+def _is_summed(terms: Mapping[str, Any]) -> bool:
+    source = SOURCES.get(str(terms.get("noise", "")))
+    return source is not None and source.is_summed
+
+
+def _shares(
+    rounds: Sequence[Event], sites: Mapping[str, SiteRounds], *, is_summed: bool
+) -> list[Block]:
+    """Return the shares of the model by site, where the server knows them."""
+    if is_summed:
+        return [Block("warnings", [_SUM_ALONE])]
+    head = ("site", "model", "share of the model", "of the last step", "rounds used")
+    gauges = ("estimated noise", "local steps", "length, of the median's", "what bounded it")
+    return [
+        Block("warnings", [f"Warning: {line}" for line in warning_lines(rounds)]),
+        table(site_shares(rounds, sites), (*head, *gauges), _SHARES),
+    ]
+
+
 def _why_unmeasured(events: Sequence[Event], rounds: Sequence[Event]) -> list[str]:
     """Return why no measure is in the page, and the remedies; empty where one is."""
     if rounds[-1]["metrics"] or any(_last(events, name) for name in (EVENT, FEDERATED)):
@@ -127,7 +140,7 @@ def _why_unmeasured(events: Sequence[Event], rounds: Sequence[Event]) -> list[st
 def _final_measures(events: Sequence[Event]) -> dict[str, list[Block]]:
     """Return the sections with the measures of the final model."""
     head = ("measure", "value", "interval")
-    kinds = [kind for kind in KINDS.values() if kind.is_sent]
+    kinds = [*sent_once().values()]
     facts_of = {kind: _last(events, kind.event) for kind in kinds}
     try:
         return {
@@ -135,7 +148,7 @@ def _final_measures(events: Sequence[Event]) -> dict[str, list[Block]]:
                 table(measure_rows(_last(events, EVENT)), head, _PUBLIC)
             ],
             **{
-                kind.title: [table(measure_rows(facts), head, kind.about(facts))]
+                kind.title: [table(measure_rows(facts), head, half_of(kind.kind).about(facts))]
                 for kind, facts in facts_of.items()
             },
         }
@@ -231,7 +244,8 @@ def _privacy(events: Sequence[Event]) -> Iterator[Row]:
     for key, value in promises.items():
         if key not in ("event", "at"):
             words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            yield key, _NOISE.get(words, words) if key == "noise" else words
+            source = SOURCES.get(words) if key == "noise" else None
+            yield key, source.added if source else words
     if not promises:
         yield "not known", "the run ended before it was said"
 

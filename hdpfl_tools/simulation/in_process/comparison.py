@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import Queue
@@ -20,12 +20,14 @@ import numpy.typing as npt
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.models.site_summary import METRICS, PERSONAL, SITE
 from hdpfl_flower.monitoring.journal import Event
 from hdpfl_tools.simulation.in_process.in_process_run import on_rounds, run_in_process
 from hdpfl_tools.simulation.in_process.liars import Attack
 from hdpfl_tools.simulation.in_process.worker_pool import make_manager, make_pool
 from server_app.run.final_measures import folder_name
+from server_app.run.rounds import ready_kernel
 
 OnRound = Callable[[], None]
 AnyJob = TypeVar("AnyJob", bound="RunJob")
@@ -43,12 +45,14 @@ class RunJob:
         num_sites: sites that take part.
         stop_after: rounds after which it ends, with the noise of all of them; 0: none.
         attack: sites that overstate their ε; None: all are honest.
+        row: its name among others; empty: the strategy's.
     """
 
     config: RunConfig
     num_sites: int
     stop_after: int = 0
     attack: Attack | None = None
+    row: str = ""
 
     @property
     def terms(self) -> RunTerms:
@@ -57,8 +61,8 @@ class RunJob:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The strategy and the seed, which no two jobs share."""
-        return self.config.terms.strategy, self.config.simulation.seed
+        """The row and the seed, which no two jobs share."""
+        return self.row or self.config.terms.strategy, self.config.simulation.seed
 
 
 @dataclass
@@ -70,12 +74,14 @@ class Comparison:
         num_sites: sites in each.
         rounds: (strategy, seed) → the run's round events; a run that was interrupted is absent.
         names: the strategies in the order they were asked for.
+        tuned: strategy → the sites' learning rate that a grid chose.
     """
 
     config: RunConfig
     num_sites: int
     rounds: dict[tuple[str, int], list[Event]] = field(default_factory=dict)
     names: Sequence[str] = ()
+    tuned: dict[str, float] = field(default_factory=dict)
 
     @property
     def terms(self) -> RunTerms:
@@ -110,6 +116,14 @@ class Comparison:
         ends = [events[-1]["metrics"] if events else {} for events in self._runs(strategy)]
         return np.array([float(metrics.get(metric, np.nan)) for metrics in ends])
 
+    def by_seed(self, metric: str) -> dict[str, dict[int, float]]:
+        """Return strategy → seed → a metric after the last round; NaN: the run has none."""
+        results: dict[str, dict[int, float]] = {name: {} for name in self.strategies()}
+        for (name, seed), events in sorted(self.rounds.items()):
+            value = float(events[-1]["metrics"].get(metric, np.nan)) if events else np.nan
+            results[name][seed] = value if np.isfinite(value) else np.nan
+        return results
+
     def tested(self, strategy: str) -> list[Event]:
         """Return each seed's sites in the last test; empty without one.
 
@@ -129,6 +143,7 @@ class Comparison:
                     "seeds": sorted(seed for other, seed in self.rounds if other == name),
                     **{m: _known(self.metric(name, m)) for m in metrics},
                     "tested": self.tested(name),
+                    **({"learning-rate": self.tuned[name]} if name in self.tuned else {}),
                 }
                 for name in self.strategies()
             },
@@ -166,6 +181,32 @@ def jobs_of(
         for seed in range(first, first + seeds)
         for s in strategies
     ]
+
+
+def jobs_by_noise(
+    config: RunConfig, strategies: Sequence[str], noises: Sequence[str], seeds: int, num_sites: int
+) -> list[RunJob]:
+    """Return jobs as :func:`jobs_of` under each source of noise, a row a strategy and source.
+
+    A source runs the strategies that it allows; where it allows none of them, its default.
+    """
+    jobs = list[RunJob]()
+    for noise in noises:
+        under = config.with_noise(noise)
+        names = [name for name in strategies if _is_possible(under.updated(strategy=name))]
+        for job in jobs_of(under, names or [under.terms.strategy], seeds, num_sites):
+            row = f"{job.terms.strategy}, {noise}"
+            run_id = folder_name(row, job.config.simulation.seed)
+            jobs.append(replace(job, row=row, config=job.config.updated(run_id=run_id)))
+    return jobs
+
+
+def _is_possible(config: RunConfig) -> bool:
+    try:
+        ready_kernel(config)
+    except (TermsError, StrategyError):
+        return False
+    return True
 
 
 def compare(

@@ -14,7 +14,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.site_summary import PERSONAL, SITE, SiteMeasures
 from hdpfl_flower.monitoring.journal import Event
-from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.privacy.noise import Positions, ReleaseStreams
 from hdpfl_flower.releases.of_run import makes_personal_model
 from hdpfl_tools.simulation.central_test import own_tests_of
 from hdpfl_tools.simulation.in_process.grid import LocalGrid
@@ -61,7 +61,7 @@ def _test_personal_models(
     has_own_model = makes_personal_model(sent.terms)
     if not (has_own_model or sent.terms.second is not None) or terms.evaluation != "server":
         return {}
-    data, site_tests = dataset_of(terms, simulation.data_dir), own_tests_of(config, num_sites)
+    data, site_tests = dataset_of(sent.terms, simulation.data_dir), own_tests_of(sent, num_sites)
     if site_tests is None:
         return {}
     groups = parse_groups(simulation.groups, data.task)
@@ -187,7 +187,7 @@ def _run(
     config = config.updated(min_sites=least)
     checkpoint = checkpoints.checkpoint if checkpoints else None
     # Where the server's streams stood: a resumed run draws as the whole run would have drawn.
-    positions = (checkpoint.streams if checkpoint else None) or (0, 0)
+    positions = (checkpoint.streams if checkpoint else None) or Positions()
     try:
         streams = ReleaseStreams.simulated(config.simulation.seed, "server", 0, "round", positions)
         result = run(

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from flwr.app import Context, Message
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
 from hdpfl_tools.simulation.in_process.grid import LocalGrid
 
-OVERSTATED = "overstated-epsilon"
+OVERSTATED: Final = "overstated-epsilon"
 """Attack: a liar discloses ``STATED`` as its ε; its noise stays that of its own."""
 STATED = 20.0
 """ε that a liar discloses: the largest that counts as a weight (``public_split.CEILING``)."""
@@ -28,20 +29,10 @@ class Attack:
     Attributes:
         name: ``overstated-epsilon``.
         sites: partitions of the liars.
-
-    Raises:
-        TermsError: another attack, or no liar.
     """
 
-    name: str
+    name: Literal["overstated-epsilon"]
     sites: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        """Check the name and the sites."""
-        if self.name != OVERSTATED:
-            raise TermsError(f"attack: '{self.name}' is not known; take '{OVERSTATED}'")
-        if not self.sites:
-            raise TermsError("attack: name the sites that lie")
 
 
 class AttackGrid(LocalGrid):
@@ -55,11 +46,11 @@ class AttackGrid(LocalGrid):
         attack: Attack,
         config: RunConfig | None = None,
     ) -> None:
-        """Make the nodes; raises ``TermsError`` if a liar is not among them."""
+        """Make the nodes; raises ``TermsError`` if no site lies, or one that is not among them."""
         super().__init__(num_sites, present, config=config)
         self._liars = {index + 2 for index in attack.sites}
-        if self._liars - set(self.get_node_ids()):
-            raise TermsError("attack: a site that lies takes no part in the run")
+        if not self._liars or self._liars - set(self.get_node_ids()):
+            raise TermsError("attack: no site lies, or one that takes no part; name others")
 
     def reply(self, message: Message, context: Context) -> Message:
         """Return the node's answer; a liar's at joining has a larger ε."""
@@ -67,5 +58,5 @@ class AttackGrid(LocalGrid):
         joins = message.metadata.message_type == wire.JOIN
         if not joins or context.node_id not in self._liars or reply.has_error():
             return reply
-        facts = wire.read_site(reply.content)
+        facts = server_wire.read_site(reply.content)
         return Message(wire.write_site({**facts, "epsilon": STATED}), reply_to=message)

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.models.site_summary import PERSONAL, SITE, is_error
 from hdpfl_flower.system.files import replace_file
 
@@ -44,6 +46,16 @@ def best_of(metrics: Mapping[str, BySite], metric: str) -> dict[str, float]:
         by_site = metrics.get(prefix, {})
         best |= {site: facts[metric] for site, facts in by_site.items() if metric in facts}
     return best
+
+
+def record_metric(terms: RunTerms) -> str:
+    """Return the metric that is a mean over records, so that a site has it by itself.
+
+    For a regression the mean squared error: R² has no lower end. For survival the loss: concordance
+    is of pairs.
+    """
+    task = task_for(terms)
+    return "accuracy" if task.classes else "loss" if task.intervals else "mse"
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def personal_table(scores: Iterable[SiteScores]) -> list[dict[str, Any]]:
 
     A row has ``accuracy`` and its ``variance``, ``worst`` (the mean accuracy of the worst tenth of
     the sites), and ``loss``, ``mse`` and ``mae`` where they are defined. A run with
-    ``second = "kept pull=0"`` has the row of local training alone.
+    A kept second model without pull has the row of local training alone.
     """
     values: dict[tuple[str, str], list[Mapping[str, float]]] = {}
     for site, models in scores:

@@ -16,14 +16,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdpfl_flower.config.tables_of_terms import gathered
 from hdpfl_flower.config.tasks import Classification, Regression, StatedTask, Survival
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.array_targets import floats_of, target_shape, targets_in, targets_wanted
 from hdpfl_flower.data.run_task import task_for
-from hdpfl_flower.data.stated_task import is_own, stated_of, task_of_stated
+from hdpfl_flower.data.stated_task import is_own, task_of_stated
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.backbones import over
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.system.paths import expanded
 from hdpfl_flower.work.backbone import Backbone
 from hdpfl_tools.simulation.datasets import Dataset, load_dataset
 from hdpfl_tools.simulation.own_data.source import OwnArrays, call_function, read_file
@@ -56,7 +58,8 @@ def own_source(terms: RunTerms) -> OwnSource | None:
     """
     if not is_own(terms.dataset):
         return None
-    return OwnSource(terms.dataset, task_for(terms).of_records, _stamp(terms.dataset))
+    task = task_for(terms.updated(scales="") if terms.scales else terms)
+    return OwnSource(terms.dataset, task.of_records, _stamp(terms.dataset))
 
 
 def dataset_of(terms: RunTerms, data_dir: str) -> Dataset:
@@ -65,7 +68,19 @@ def dataset_of(terms: RunTerms, data_dir: str) -> Dataset:
     Raises:
         DataError, ModelError: as :func:`load_own_dataset`, ``load_dataset`` or the backbone.
     """
-    return read_dataset(terms.dataset, data_dir, own_source(terms), terms.backbone)
+    data = read_dataset(terms.dataset, data_dir, own_source(terms), terms.backbone)
+    return scaled_dataset(data, task_for(terms)) if terms.scales else data
+
+
+def scaled_dataset(data: Dataset, task: Task) -> Dataset:
+    """Return a data set under the scales of a run's first message."""
+
+    def scaled(records: Records) -> Records:
+        return replace(records, features=task.embed(records.features))
+
+    return replace(
+        data, task=task, train=scaled(data.train), test=scaled(data.test) if data.test else None
+    )
 
 
 @lru_cache(maxsize=2)
@@ -103,8 +118,8 @@ def with_own_task(run_config: Mapping[str, Any], folder: Path) -> dict[str, Any]
     if run_config.get("schema"):
         raise DataError(f"'dataset' '{name}' has no 'schema'; remove one of them")
     if name.startswith(FILE):
-        name = f"{FILE}{(folder / Path(name.removeprefix(FILE)).expanduser()).absolute()}"
-    stated = RunTerms.parse({"task": run_config.get("task", "")}).task
+        name = f"{FILE}{(folder / expanded(name.removeprefix(FILE))).absolute()}"
+    stated = RunTerms.parse({"task": gathered(run_config).get("task")}).task
     arrays = _arrays(name, _stamp(name))
     if arrays.task is not None and stated is None:
         return _checked(run_config, name, arrays.task)
@@ -126,7 +141,7 @@ def with_own_task(run_config: Mapping[str, Any], folder: Path) -> dict[str, Any]
 def _checked(run_config: Mapping[str, Any], name: str, task: Task) -> dict[str, Any]:
     """Return the keys with ``task``, after reading all records as its."""
     load_own_dataset(OwnSource(name, task, _stamp(name)))
-    return {**run_config, "dataset": name, "task": stated_of(task)}
+    return {**gathered(run_config), "dataset": name, "task": stated_of(task).as_table()}
 
 
 def _kind(y: npt.NDArray[Any], arrays: OwnArrays) -> StatedTask:
@@ -161,7 +176,7 @@ def _filled_in(
     # For a single record the error about a test set is clearer.
     if classes < 2 or (not stated.classes and len(seen) < 2 <= len(arrays.y)):
         raise DataError(
-            f"{where}: 'y' holds only one class; give records of two, or set classes in 'task'"
+            f"{where}: 'y' holds only one class; give records of two, or set 'task.classes'"
         )
     return stated.updated(classes=classes)
 
@@ -301,3 +316,21 @@ def _arrays(name: str, stamp: tuple[int, ...]) -> OwnArrays:
     if name.startswith(FILE):
         return read_file(Path(name.removeprefix(FILE)))
     return call_function(name)
+
+
+def stated_of(task: Task) -> StatedTask:
+    """Return ``task`` as a value of the term, inverse of :func:`task_of_stated`."""
+    records = {"shape": ",".join(map(str, task.input_shape))}
+    if task.scaling:
+        means, deviations = zip(*task.scaling, strict=True)
+        records |= {"mean": ",".join(map(_plain, means)), "std": ",".join(map(_plain, deviations))}
+    if task.intervals:
+        return Survival(**records, intervals=task.intervals)
+    if task.classes:
+        return Classification(**records, classes=task.classes)
+    return Regression(**records)
+
+
+def _plain(number: float) -> str:
+    """Return ``number`` without an exponent."""
+    return f"{number:.9f}".rstrip("0").rstrip(".")

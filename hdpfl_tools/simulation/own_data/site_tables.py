@@ -10,11 +10,13 @@ import numpy as np
 
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.config.redacted import Redacted
+from hdpfl_flower.config.tasks import StatedTask
 from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.stated_task import stated_of
 from hdpfl_flower.errors import DataError
+from hdpfl_flower.system.paths import expanded
+from hdpfl_tools.simulation.own_data.dataset import stated_of
 from hdpfl_tools.tables.site_data import SiteData, read_site_data
-from hdpfl_tools.tables.table_reader import Redacted
 
 FORMATS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet"}
 LEAST = 5
@@ -46,12 +48,12 @@ def table_sources(
         names: of the files.
         folder: that relative names start from.
         schema_text: of the tables.
-        load: reads a profile; that of ``ledger/withdrawals.py`` leaves out withdrawn units.
+        load: reads a profile; that of ``tables/withdrawals.py`` leaves out withdrawn units.
 
     Raises:
         DataError, ProfileError: a name is of neither, or a profile is wrong or names no table.
     """
-    paths = {name: folder / Path(name).expanduser() for name in names}
+    paths = {name: folder / expanded(name) for name in names}
     return [TableSource(name, _source(paths[name], schema_text, load)) for name in names]
 
 
@@ -71,13 +73,13 @@ def _source(path: Path, schema_text: str, load: Callable[[Path], Profile]) -> Da
 
 def write_federation(
     tables: Sequence[TableSource], schema_text: str, to: Path
-) -> tuple[str, list[str]]:
+) -> tuple[StatedTask, list[str]]:
     """Write the encoded records of all tables to ``to`` (.npz).
 
     An owner a table; a record a unit, as a site uses it; ``holdout`` is disregarded.
 
     Returns:
-        the term ``task``, and a line a table: records found, used, and left out by reason.
+        the task, and a line a table: records found, used, and left out by reason.
 
     Raises:
         DataError: a table cannot be read, or has fewer than ``LEAST`` records; it is named.

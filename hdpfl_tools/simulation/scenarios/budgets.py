@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.system.paths import expanded
 from hdpfl_tools.simulation.scenarios import published_budgets as published
 
 FLOOR = 0.05
@@ -98,8 +98,8 @@ def draw_batch_sizes(spec: str, num_sites: int, seed: int) -> npt.NDArray[np.int
 
     Args:
         spec: a list ``16,32,64,128`` to draw from, each value equally likely; one number for all;
-            ``each:B:B…``: one for each site, in their order; or ``published``: the list that
-            Robust-HDP ran with 20, 40 or 60 clients.
+            ``all`` records; ``each:B:B…``: one for each site, in their order; or ``published``:
+            the list that Robust-HDP ran with 20, 40 or 60 clients.
         num_sites: number of sites.
         seed: seed of the simulation.
 
@@ -110,20 +110,19 @@ def draw_batch_sizes(spec: str, num_sites: int, seed: int) -> npt.NDArray[np.int
     >>> draw_batch_sizes("32", 3, seed=1), draw_batch_sizes("each:8:64:64", 3, seed=1)
     (array([32, 32, 32]), array([ 8, 64, 64]))
     """
+    if spec.strip() == "all":  # capped by the records
+        return np.full(num_sites, np.iinfo(np.int64).max)
     if spec.strip() == "published":
         return np.array(published.batch_sizes(num_sites), dtype=np.int64)
     name, _, rest = spec.strip().partition(":")
     is_each = name == "each"
     choices = [text.strip() for text in (rest.split(":") if is_each else spec.split(","))]
-    if not all(text.isdecimal() and int(text) >= 1 for text in choices):
+    are_sizes = all(text.isdecimal() and int(text) >= 1 for text in choices)
+    if not are_sizes or (is_each and len(choices) != num_sites):
         raise TermsError(
-            f"'batch-sizes' is '{spec}'; write whole numbers of at least 1 to draw from "
-            "(16,32,64,128), one number, each:B:B… with one for each site, or published"
-        )
-    if is_each and len(choices) != num_sites:
-        raise TermsError(
-            f"'batch-sizes' is '{spec}' with {len(choices)} values for {num_sites} sites; write "
-            "one for each site"
+            f"'batch-sizes' is '{spec}' for {num_sites} sites; write whole numbers of at least 1 "
+            "to draw from (16,32,64,128), one number, all, each:B:B… with one for each site, or "
+            "published"
         )
     if is_each:
         return np.array([int(text) for text in choices], dtype=np.int64)
@@ -232,7 +231,7 @@ def _epsilon(text: str, where: str = "") -> float:
 def _read(path: str) -> list[float]:
     """Return the ε in a file, one per line; skip blanks and ``# …``."""
     try:
-        lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
+        lines = expanded(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         raise TermsError(
             f"'epsilons' names the file {path or '(none)'}, which cannot be read as text; write "

@@ -13,7 +13,7 @@ Reference: Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Fe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, pairwise
@@ -105,24 +105,30 @@ def parse_groups(spec: str, task: Task) -> Groups | None:
         most[kind] = 2
     if kind not in most or len(sizes) != len(texts) or len(sizes) < 2:
         raise TermsError(f"'groups' is '{spec}'; write {_WRITTEN}")
-    if min(sizes) < 1:
-        raise TermsError(f"'groups' is '{spec}'; a group needs at least 1 site")
-    shape = task.input_shape
+    groups = Groups(kind, sizes, share)
+    if fault := next(_faults(groups, task, most[kind]), ""):
+        raise TermsError(f"'groups' is '{spec}', {fault}")
+    return groups
+
+
+def _faults(groups: Groups, task: Task, most: int) -> Iterator[str]:
+    """Yield why records of ``task`` cannot have the groups, of which there may be ``most``."""
+    kind, shape = groups.kind, task.input_shape
+    if min(groups.sizes) < 1:
+        yield "and a group needs at least 1 site; write larger sizes"
     if kind in (LABEL_SHIFT, LABEL_NOISE):
         if not task.classes:
-            raise TermsError(
-                f"'groups' is '{spec}', and the targets are not classes; choose a data set with "
-                f"classes, or {ROTATION} for images"
+            yield (
+                f"and the targets are not classes; choose a data set with classes, or {ROTATION} "
+                "for images"
             )
     elif len(shape) != 3 or (kind == ROTATION and shape[1] != shape[2]):
         square = "square " if kind == ROTATION else ""
-        raise TermsError(
-            f"'groups' is '{spec}', and the records are no {square}images; choose a data set of "
-            f"images, or {LABEL_SHIFT}"
+        yield (
+            f"and the records are no {square}images; choose a data set of images, or {LABEL_SHIFT}"
         )
-    if len(sizes) > most[kind]:
-        raise TermsError(f"'groups' names {len(sizes)} groups; {kind} makes at most {most[kind]}")
-    return Groups(kind, sizes, share)
+    if len(groups.sizes) > most:
+        yield f"of {len(groups.sizes)} groups; {kind} makes at most {most}"
 
 
 def seen_by(records: Records, groups: Groups | None, group: int, task: Task) -> Records:

@@ -22,6 +22,7 @@ from pathlib import Path
 from client_app.site.app_digest import PACKAGES
 from hdpfl_flower.config.toml_text import form_fault
 from hdpfl_flower.errors import DeploymentError
+from hdpfl_flower.system.paths import expanded
 from hdpfl_flower.system.task_programs import LAUNCHER, task_programs
 
 MAX_BYTES = 50_000_000
@@ -77,7 +78,7 @@ def read_bundle(path: Path) -> Bundle:
         DeploymentError: no bundle, or its files differ from its list, or it holds something else.
     """
     try:
-        with path.expanduser().open("rb") as file:
+        with expanded(path).open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise DeploymentError(f"{path} cannot be read: {error.strerror}") from None

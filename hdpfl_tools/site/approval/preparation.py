@@ -9,28 +9,31 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from client_app.site.prepared_records import (
+    DIGEST_BYTES,
+    GROUPS,
+    HEAD,
+    IDS,
+    KIND,
     Facts,
     PreparedRecords,
-    arrays_of,
-    files_of,
-    head_of,
     prepared_path,
     read_prepared,
     records_folder,
     source_digest,
-    stamp_of,
     task_digest,
     unit_of,
 )
+from hdpfl_flower import formats
 from hdpfl_flower.config.data_source import TABLES, DataSource, keyed_digest
 from hdpfl_flower.config.profile import LedgerPaths, Profile
 from hdpfl_flower.config.terms import RunTerms
@@ -38,11 +41,14 @@ from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.data.schema import CategoryColumn, Schema
 from hdpfl_flower.errors import DataError, Declined, HDPFLError, ProfileError
 from hdpfl_flower.ledger.account import Account
-from hdpfl_flower.ledger.ledger import Ledger
-from hdpfl_flower.ledger.withdrawals import key_name, unit_key, withdrawn_by
-from hdpfl_flower.models.task import Task
+from hdpfl_flower.ledger.checked_table import check_table, digest_of, read_facts, stamp_of
+from hdpfl_flower.ledger.ledger import Ledger, check_bindable
+from hdpfl_flower.ledger.withdrawals import key_name
+from hdpfl_flower.models.task import SiteRecords, Task
 from hdpfl_flower.system.files import replace_file, sync
+from hdpfl_tools.tables.frozen_table import checked_table, import_table, table_path
 from hdpfl_tools.tables.site_data import SiteData, stored_site_data
+from hdpfl_tools.tables.withdrawals import unit_key, withdrawn_by
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -94,13 +100,17 @@ class ExportRead:
         return digest
 
 
-def read_export(profile: Profile, terms: RunTerms, account: Account) -> ExportRead:
+def read_export(
+    profile: Profile, terms: RunTerms, account: Account, *, beside: Path | None = None
+) -> ExportRead:
     """Return the export of ``[data]``, read by a run's schema with all checks.
 
     Args:
         profile: of the site.
         terms: of the run.
         account: of the site's ledger; units that withdrew are left out.
+        beside: the path beside which a table is imported, as that of the ledger; None: the table
+            that was checked is read, whatever became of its export.
 
     Raises:
         ProfileError: ``[data]`` or ``[ledger]`` is missing.
@@ -109,11 +119,20 @@ def read_export(profile: Profile, terms: RunTerms, account: Account) -> ExportRe
     """
     source, paths = sources_of(profile)
     withdrawn = withdrawn_by(account, source, paths.path)
-    task, stamp = task_for(terms), stamp_of(source)
-    data = stored_site_data(source.without(lambda: withdrawn), task, terms.schema_text)
-    export = digest_of(source.path)
-    if stamp_of(source) != stamp:
-        raise DataError("the export changed while it was read; wait until it is complete")
+    task, stamp, export = task_for(terms), stamp_of(source), ""
+    reading = source.without(lambda: withdrawn)
+    if source.format in TABLES:
+        if beside is None:
+            table = checked_table(source, paths.path, terms.schema_text)
+        else:
+            table = import_table(source, beside, terms.schema_text)
+        stamp, export = table.stamp, table.table
+        reading = reading.frozen(lambda: table_path(beside or paths.path, export))
+    data = stored_site_data(reading, task, terms.schema_text)
+    if source.format not in TABLES:
+        export = digest_of(source)
+        if stamp_of(source) != stamp:
+            raise DataError("the export changed while it was read; wait until it is complete")
     facts = Facts(
         task_digest(task, terms.schema_text),
         source_digest(source),
@@ -135,13 +154,15 @@ def bind_run(profile: Profile, terms: RunTerms) -> str:
 
     Raises:
         HDPFLError: as :func:`read_export`, and :meth:`ExportRead.write`.
+        Declined: the export is not the one that was imported.
     """
-    _, paths = sources_of(profile)
+    source, paths = sources_of(profile)
     with contextlib.closing(Ledger(paths.path, paths.anchor)) as ledger:
         account = ledger.account()
         if bound := account.records.get(terms.run_id):
             return bound
-        account.check_bindable()  # before any reading
+        check_bindable(account)  # before any reading
+        check_table(source, paths.path, whole=True)
         usable = reusable(profile, terms, account)
         if usable is None:
             reading = read_export(profile, terms, account)
@@ -155,15 +176,21 @@ def reusable(profile: Profile, terms: RunTerms, account: Account) -> tuple[str, 
     wanted = (
         task_digest(task_for(terms), terms.schema_text),
         source_digest(source),
-        stamp_of(source),
         _withdrawn_digest(account),
     )
+    is_table = source.format in TABLES
+    table = read_facts(paths.path) if is_table else None
+    stamp = stamp_of(source)
     for path, prepared in prepared_in(paths.path):
         facts = prepared.facts
         same_key = not facts.key or facts.key == key_name(unit_key(account, paths.path))
-        same = (facts.task, facts.source, facts.stamp, facts.withdrawn) == wanted and same_key
+        same = (facts.task, facts.source, facts.withdrawn) == wanted and same_key
         # The content last: it is read whole.
-        if same and facts.export == digest_of(source.path):
+        if same and (
+            table is not None and facts.export == table.table
+            if is_table
+            else facts.stamp == stamp and facts.export == digest_of(source)
+        ):
             return path.stem, facts.export
     return None
 
@@ -213,25 +240,6 @@ def sources_of(profile: Profile) -> tuple[DataSource, LedgerPaths]:
     if profile.ledger is None:
         raise ProfileError("profile: [ledger] is missing; add it with its 'path'")
     return profile.data, profile.ledger
-
-
-def digest_of(path: Path) -> str:
-    """Return the SHA-256 of an export: of a file, or of a folder's names and contents.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    total = hashlib.sha256()
-    try:
-        for file in files_of(path):
-            with file.open("rb") as opened:
-                content = hashlib.file_digest(opened, "sha256")
-            if file == path:
-                return content.hexdigest()
-            total.update(os.fsencode(file.relative_to(path)) + b"\0" + content.digest())
-    except OSError:
-        raise DataError("'data.path' cannot be read; check the file and its permissions") from None
-    return total.hexdigest()
 
 
 def _withdrawn_digest(account: Account) -> str:
@@ -290,6 +298,27 @@ def main(profile: str, terms: str) -> int:
         print(json.dumps({"error": kind, "text": str(error)}))
         return 1
     return 0
+
+
+def head_of(facts: Facts, kind: str = KIND, number: int = formats.RECORDS.newest) -> dict[str, str]:
+    """Return the metadata of a prepared file; of one key, so that equal files have equal bytes."""
+    head = {"format": number, "kind": kind, "facts": asdict(facts)}
+    return {HEAD: json.dumps(head, ensure_ascii=False, sort_keys=True)}
+
+
+def arrays_of(records: SiteRecords) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of a prepared file; ids are digests of 32 bytes."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for name, group in zip(GROUPS, (records.train, records.test, records.units), strict=True):
+        if group is not None:
+            arrays[f"{name}.features"], arrays[f"{name}.targets"] = group.features, group.targets
+            if group.missing is not None:
+                arrays[f"{name}.missing"] = group.missing
+    if records.ids is not None:
+        for name, ids in zip(IDS, (records.ids, records.test_ids or ()), strict=True):
+            digests = np.frombuffer(b"".join(ids), np.uint8)
+            arrays[name] = digests.reshape(len(ids), DIGEST_BYTES)
+    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 
 
 if __name__ == "__main__":

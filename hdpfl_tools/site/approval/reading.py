@@ -35,7 +35,7 @@ STAGES = (
         "A message arrives",
         "Every message gets one answer: a result, or one of four constant codes. It leaves when "
         "`reply-after` says. No reason and no text of an error is sent.",
-        ("client_app", "hdpfl_flower.wire", "hdpfl_flower.payloads", "hdpfl_flower.reply_time",
+        ("client_app", "hdpfl_flower.wire", "hdpfl_flower.reply_time",
          "hdpfl_flower.errors", "hdpfl_flower.formats", "hdpfl_flower"),
     ),
     Stage(
@@ -66,7 +66,7 @@ STAGES = (
         "The records are opened",
         "A message reads one file that the operator's tool prepared, and no export. The ledger "
         "binds the run to the file's SHA-256. Units that withdrew are left out.",
-        ("client_app.site.prepared_records", "hdpfl_flower.models.site_records",
+        ("client_app.site.prepared_records", "hdpfl_flower.ledger.checked_table",
          "hdpfl_flower.data", "hdpfl_flower.models.backbones", "hdpfl_flower.models.task"),
     ),
     Stage(
@@ -74,7 +74,8 @@ STAGES = (
         "The gradient of each record is clipped to C, whatever its values; noise of the system's "
         "generator is added to each sum, and to nothing less.",
         ("client_app.training", "client_app.work", "hdpfl_flower.engines", "hdpfl_flower.models",
-         "hdpfl_flower.linalg", "hdpfl_flower.privacy.noise"),
+         "hdpfl_flower.linalg", "hdpfl_flower.privacy.noise",
+         "hdpfl_flower.privacy.clipped_update"),
     ),
     Stage(
         "The run ends",

@@ -16,7 +16,7 @@ COMMANDS = {
     "plan": Later(f"{_HERE}.plan", "plan", "Print the cost of a run at this site."),
     "report": Later(f"{_HERE}.report", "report", "Print the site's privacy report."),
     "evaluate": Later(
-        f"{_HERE}.evaluate",
+        f"{_HERE}.worth",
         "evaluate",
         "Measure the last run's model on the site's own records.",
     ),
@@ -35,6 +35,11 @@ COMMANDS = {
         f"{_HERE}.approve",
         "approve",
         "Approve a run, a public file of weights, or with --to an app.",
+    ),
+    "data": Later(
+        f"{_HERE}.prepare",
+        "app",
+        "The site's export: import it into the table that runs read, compare, delete.",
     ),
     "prepare": Later(
         f"{_HERE}.prepare",
@@ -56,17 +61,23 @@ COMMANDS = {
         "exporter",
         "Show this site's budget, releases, refusals and ledger to its own Prometheus.",
     ),
+    "join": Later(
+        f"{_HERE}.join",
+        "join",
+        "Check an invitation, write all that a site's node needs, test the connection.",
+    ),
     "profile": Later(f"{_HERE}.profile", "app", "The site's profile: write a new one, check one."),
     "schema": Later(
         f"{_HERE}.schema",
         "schema",
-        "Check a public schema; with --to draft one from a CSV, with --mock make up a table.",
+        "Check a public schema; with --to draft one from a table, with --mock make up a table.",
     ),
     "ledger": Later(
         f"{_HERE}.ledger",
         "ledger",
         "Print the charges, releases and budget left; or create the ledger, or raise its cap.",
     ),
+    "peers": Later(f"{_HERE}.peers", "app", "Keys for shared noise: this site's, and its peers'."),
     "model": Later(f"{_HERE}.model", "app", "The final model of the last run."),
 }
 

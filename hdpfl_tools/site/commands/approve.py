@@ -14,11 +14,12 @@ import typer
 import client_app
 from client_app.site.app_digest import PACKAGES
 from hdpfl_flower.errors import DeploymentError, ModelError
+from hdpfl_flower.system.paths import expanded
 from hdpfl_flower.system.printable import printable
 from hdpfl_tools.site.approval.fab import ENTRY_POINTS, PROJECT, Bundle, install, read_bundle
 from hdpfl_tools.site.approval.reading import STAGES, site_files
-from hdpfl_tools.site.commands.options import ProfileOption, open_profile
 from hdpfl_tools.site.commands.requests import ByOption, approve_run
+from hdpfl_tools.site.options import ProfileOption, open_profile
 
 SHIPPED = ("*.py", "data/schemas/*.toml")
 """File endings of an app's packages; other files are not expected."""
@@ -112,7 +113,7 @@ def _approve_app(app: Path, to: Path, sha256: str, *, yes: bool) -> None:
         typer.echo(f"  {printable(line)}")
     if not yes and not typer.confirm("It will read this site's records. Approve it?"):
         raise DeploymentError("nothing was approved")
-    folder = to.expanduser().absolute()
+    folder = expanded(to).absolute()
     launcher = install(bundle, folder)
     typer.echo(f"approved: {folder / 'apps' / bundle.sha256}")
     if others := len(list((folder / "apps").glob("[!.]*"))) - 1:

@@ -18,8 +18,8 @@ from hdpfl_flower.errors import AccountingError
 from hdpfl_flower.privacy.plan import make_plan
 from hdpfl_flower.privacy.policy import check_policy
 from hdpfl_flower.system.extras import is_installed
-from hdpfl_tools.site.commands.options import TERMS_HELP, ProfileOption, open_profile
 from hdpfl_tools.site.commands.texts.render import text_of
+from hdpfl_tools.site.options import TERMS_HELP, ProfileOption, open_profile
 from hdpfl_tools.site.reports.formatting import floor_digits
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def audit(
     charged.
     """
     site = open_profile(profile) if profile is not None else None
-    run = RunConfig.load(terms).terms if terms is not None else None
+    run = RunConfig.load(terms, mailed=True).terms if terms is not None else None
     findings, estimate = _attack(epsilon or list(EPSILONS), canaries, site, run)
     if as_json:
         text = json.dumps(_facts(findings, estimate), indent=2)
@@ -99,7 +99,7 @@ def _attack(
     most = min(2, site.data.records_per_unit) if site is not None and site.data else 1
     engines = ["vmap"] if most > 1 else engines  # the only one that clips units as one
     planned = None
-    if site is not None and run is not None and run.noise == "records":
+    if site is not None and run is not None and run.source.per_record:
         planned = None if math.isinf(site.run.epsilon) else make_plan(site, run)
     plans = [claimed(epsilon) for epsilon in epsilons]
     few = min(canaries, WIDTH)  # an estimate needs no more, and a run may have many steps

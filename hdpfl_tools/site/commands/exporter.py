@@ -20,9 +20,10 @@ from hdpfl_flower.errors import DeploymentError, ProfileError
 from hdpfl_flower.monitoring import series as metrics
 from hdpfl_flower.monitoring.series import SITE_PORT, Reading
 from hdpfl_flower.system.notice import send_notice
+from hdpfl_flower.system.paths import expanded
 from hdpfl_flower.system.printable import site_log
 from hdpfl_tools.shell.prometheus import Address, Exporter, keep_writing, serve_until_ended
-from hdpfl_tools.site.commands.options import ProfileOption
+from hdpfl_tools.site.options import ProfileOption
 from hdpfl_tools.site.reports.site_series import SiteSeries
 
 log = site_log()
@@ -75,10 +76,10 @@ def exporter(  # noqa: PLR0913, PLR0917 - options of a command line
     """
     if profile is None:
         raise ProfileError("no profile is named; add --profile PATH, or set HDPFL_PROFILE")
-    series = SiteSeries(profile.expanduser())
+    series = SiteSeries(expanded(profile))
     exposition = Exporter("site", series.readings)
     if series.notify:
-        notifier = SiteSeries(profile.expanduser())  # two threads share no reader
+        notifier = SiteSeries(expanded(profile))  # two threads share no reader
         Thread(target=keep_telling, args=[notifier], daemon=True).start()
     if textfile is not None:
         keep_writing(exposition, textfile, every, mode=OF_THE_GROUP)
@@ -89,7 +90,7 @@ def exporter(  # noqa: PLR0913, PLR0917 - options of a command line
     if token_file is None and not (address.mutual or insecure):
         token_file = series.ledger.with_name(f"{series.ledger.name}.token")
     if token_file is not None:
-        address = replace(address, token=read_token(token_file.expanduser()))
+        address = replace(address, token=read_token(expanded(token_file)))
         said = f"; the token is in {token_file}"
     serve_until_ended(exposition, address, lambda url: typer.echo(f"listening at {url}{said}"))
 

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from hdpfl_flower.errors import DeploymentError
+from hdpfl_flower.system.paths import expanded
 from hdpfl_flower.system.patient import DEAF, heard_ago, heard_file
 from hdpfl_flower.system.task_programs import path_fault
 from hdpfl_tools.shell.proxies import VARIABLE, proxy_for
@@ -92,7 +93,7 @@ def _of_the_superlink(superlink: str, root_certificates: Path) -> None:
         raise DeploymentError(f"'{superlink}' is no HOST:PORT, such as flower.example.org:8000")
     host = host.strip("[]")
     try:
-        context = ssl.create_default_context(cafile=str(root_certificates.expanduser()))
+        context = ssl.create_default_context(cafile=str(expanded(root_certificates)))
     except OSError as error:  # also of a file that holds no certificate
         reason = "it holds no certificate" if isinstance(error, ssl.SSLError) else error.strerror
         raise DeploymentError(f"{root_certificates} cannot be read: {reason}") from None

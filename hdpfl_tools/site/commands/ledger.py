@@ -18,13 +18,12 @@ from hdpfl_flower.config.data_source import NOBODY, DataSource
 from hdpfl_flower.config.profile import LedgerPaths, Profile
 from hdpfl_flower.config.toml_text import BOM
 from hdpfl_flower.errors import AccountingError, DataError, LedgerError, ProfileError
-from hdpfl_flower.ledger import withdrawals
 from hdpfl_flower.ledger.account import Account
 from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.ledger.ledger import Ledger
-from hdpfl_flower.ledger.renyi import order_for
-from hdpfl_tools.site.commands.options import ProfileOption, open_profile
+from hdpfl_flower.releases.rounds import Metrics, Update
 from hdpfl_tools.site.commands.texts.render import text_of
+from hdpfl_tools.site.options import ProfileOption, open_profile
 from hdpfl_tools.site.reports.facts import Source, gather
 from hdpfl_tools.site.reports.formatting import ROUNDING, ceil_digits, floor_digits, per_cent
 from hdpfl_tools.site.reports.ledger_view import (
@@ -44,13 +43,15 @@ from hdpfl_tools.site.reports.lifetime import (
     admitted,
     budget_status,
     fit_line,
-    fit_of,
+    fit_of_next,
+    order_for,
     order_of_new,
     promise_lines,
     shares_of_runs,
     spent_by_unit,
 )
 from hdpfl_tools.site.reports.units import sums_of
+from hdpfl_tools.tables import withdrawals
 
 
 class Composition(StrEnum):
@@ -138,7 +139,7 @@ def _show(site: Profile, *, as_json: bool) -> None:
         typer.echo(json.dumps(_facts(view, site), indent=1))
         return
     budget = budget_status(view.account, site.budget)
-    fit = fit_of(view.account, site, (site.run.epsilon, site.run.delta))
+    fit = fit_of_next(view.account, site)
     typer.echo(
         text_of(
             "ledger",
@@ -162,7 +163,7 @@ def _facts(view: LedgerView, site: Profile) -> dict[str, object]:
     """Return runs and budget for JSON, with the digits of the terminal."""
     head, *rows = run_rows(view, site)
     account, budget = view.account, budget_status(view.account, site.budget)
-    fit = fit_of(account, site, (site.run.epsilon, site.run.delta))
+    fit = fit_of_next(account, site)
     units = [{key: unit[key] for key in ("unit", "relation", "runs")} for unit in sums_of(account)]
     amounts = [("cap", budget.cap, floor_digits)]
     if not budget.order:
@@ -214,7 +215,9 @@ def run_rows(view: LedgerView, site: Profile) -> Iterator[tuple[str, ...]]:
     head = ("of the filter", "state") if view.account.order else ()
     yield ("run", "charged", "ε", "δ", *head, *STATUSES, "metrics")
     releases = view.account.releases.items()
-    counts = Counter((key[0], release.status) for key, release in releases if key[2] == "update")
+    counts = Counter(
+        (key[0], release.status) for key, release in releases if key[2] == Update.release
+    )
     charged = view.charged_days()
     for run_id in view.runs:
         plan = view.account.plans.get(run_id)
@@ -227,7 +230,7 @@ def run_rows(view: LedgerView, site: Profile) -> Iterator[tuple[str, ...]]:
             ceil_digits(plan.delta) if plan else "-",
             *(taken if view.account.order else ()),
             *(str(counts[run_id, status]) for status in STATUSES),
-            str(view.released("metrics", run_id)),
+            str(view.released(Metrics.release, run_id)),
         )
 
 

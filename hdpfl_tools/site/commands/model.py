@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,10 +16,11 @@ from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.settings import Value
 from hdpfl_flower.errors import DataError, ProfileError
 from hdpfl_flower.measures.concordance import survival_of
-from hdpfl_flower.system.printable import csv_text, printable
+from hdpfl_flower.system.printable import printable
+from hdpfl_tools.shell.csv_text import csv_text
 from hdpfl_tools.shell.terminal import new_app
-from hdpfl_tools.site.commands.options import ProfileOption, open_profile, write_file
 from hdpfl_tools.site.commands.texts.render import text_of
+from hdpfl_tools.site.options import ProfileOption, open_profile, write_file
 from hdpfl_tools.tables.own_table import OwnTable
 
 if TYPE_CHECKING:
@@ -185,7 +186,8 @@ def _write(to: Path, model: FinalModel | PersonalModel, task: Task, *, force: bo
     from safetensors.numpy import save
 
     from client_app.after_run.final_model import metadata_of
-    from client_app.after_run.personal_model import PersonalModel, folded
+    from client_app.after_run.personal_model import PersonalModel
+    from hdpfl_tools.site.stored_models import folded
 
     arrays, metadata = model.arrays, metadata_of(model.terms)
     if isinstance(model, PersonalModel):
@@ -193,7 +195,7 @@ def _write(to: Path, model: FinalModel | PersonalModel, task: Task, *, force: bo
         left = {"outputs": model.added} if model.added.any() else {}
         arrays, metadata = {**model.arrays, **left}, {**metadata, "kind": model.kind}
     if task.body:
-        from hdpfl_flower.models.adapters import with_backbone
+        from hdpfl_tools.site.stored_models import with_backbone
 
         arrays = with_backbone(model.terms.model, task, arrays)
     write_file(to, save(arrays, metadata), force=force)
@@ -336,29 +338,29 @@ def _unlabelled(
     from hdpfl_tools.tables.site_data import load_features
     from hdpfl_tools.tables.table_records import features_only
 
-    kind = {".parquet": "parquet", ".pq": "parquet", ".npz": "npz"}.get(file.suffix.lower(), "csv")
     if not model.terms.schema_text:
         if file.is_dir():
             bits = site.data.bits if site.data else 16
             return _Unlabelled(*read_unlabelled(file, task, bits), "are no readable images")
-        if kind == "npz":
+        if file.suffix.lower() == ".npz":
             return _Unlabelled(*load_features(file, task), "are not finite")
         raise DataError(
             "the model's run has no 'schema', so no table can be read for it; give an .npz file "
             "with an array 'x', or a folder of images"
         )
     schema = Schema.load(model.terms.schema_text)
-    if schema.task != task:
+    if schema.task != replace(task, scaling=schema.task.scaling, reach=schema.task.reach):
         raise DataError("the 'schema' of the model's run does not describe what the model takes")
     own_table = OwnTable.of(site.data) if site.data is not None else OwnTable()
-    kind, why = "csv" if kind == "npz" else kind, "cannot be cut into the header's cells"
-    features, positions, summary, changed = features_only(file, kind, schema, own_table)
+    why = "cannot be cut into the header's cells"
+    features, positions, summary, changed = features_only(file, "table", schema, own_table)
     counts = {
         name: filled + summary.clipped.get(name, 0) for name, filled in summary.filled.items()
     }
     columns = tuple(name for name, count in counts.items() if count)
     rows, lost = [str(row) for row in positions + 1], summary.rows - len(positions)
-    return _Unlabelled(features, rows, lost, why, changed, columns, schema.label, own_table)
+    inputs = task.embed(features)
+    return _Unlabelled(inputs, rows, lost, why, changed, columns, schema.label, own_table)
 
 
 def _on_held_out(site: Profile, model: FinalModel | PersonalModel, task: Task) -> Iterator[str]:

@@ -16,11 +16,11 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError, DataError, TermsError
 from hdpfl_flower.privacy.accounting import Gaussians, Steps, calibrate
-from hdpfl_flower.privacy.plan import CHOICE, Plan, make_plan, planned_steps
+from hdpfl_flower.privacy.plan import Plan, make_plan, planned_steps
 from hdpfl_flower.privacy.policy import check_policy, check_unchanged
-from hdpfl_flower.releases import kind_of_release
-from hdpfl_tools.site.commands.options import TERMS_HELP, ProfileOption, open_profile
+from hdpfl_flower.releases import RELEASES
 from hdpfl_tools.site.commands.texts.render import text_of
+from hdpfl_tools.site.options import TERMS_HELP, ProfileOption, open_profile
 from hdpfl_tools.site.reports.client_level import client_level_lines
 from hdpfl_tools.site.reports.formatting import ROUNDING, ceil_digits, floor_digits
 from hdpfl_tools.site.reports.ledger_view import (
@@ -43,7 +43,7 @@ from hdpfl_tools.site.reports.lifetime import (
     spent_by_unit,
 )
 from hdpfl_tools.site.reports.signal_to_noise import signal_to_noise
-from hdpfl_tools.site.reports.units import unit_of_terms
+from hdpfl_tools.site.reports.units import promise_of, unit_of_terms
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,14 +109,14 @@ def plan(
     exit status 1 if the run does not fit into the budget left. Nothing is charged and no record
     read.
     """
-    site, run = open_profile(profile), RunConfig.load(terms).terms
+    site, run = open_profile(profile), RunConfig.load(terms, mailed=True).terms
     check_policy(site, run)
     tests = tests_of(site, run)
-    if run.noise != "records":
+    if not run.source.per_record:
         if as_json:
             raise TermsError("'--json' needs noise on records: 'noise' of the terms is another")
         # A trusted server charges nothing here.
-        cost = cost_of(site, run) if run.noise == "client" else None
+        cost = cost_of(site, run) if run.source.site_plans else None
         lines = client_level_lines(site, run)
         typer.echo(text_of("plan_of_client", lines=lines, tests=tests, cost=cost))
     else:
@@ -165,6 +165,7 @@ def _in_words(site: Profile, run: RunTerms, cost: RunCost, size: int, tests: lis
         strength=signal_to_noise(cost.plan, run, size),
         releases=[*release_rows(cost.plan)],
         promise=promise,
+        beside=promise_of(cost.plan, run),
         tests=tests,
         rounds=[*_rounds_rows(site, run, size)] if asks_for_more else [],
         losses=_losses(site, run),
@@ -190,6 +191,7 @@ def _losses(site: Profile, run: RunTerms) -> Iterator[str]:
 def _facts(run: RunTerms, cost: RunCost, size: int) -> dict[str, Any]:
     """Return a run's cost and noise here; None without noise."""
     planned, strength = cost.plan, signal_to_noise(cost.plan, run, size)
+    beside = promise_of(planned, run)
     return {
         "run-id": run.run_id,
         "strategy": run.strategy,
@@ -201,6 +203,7 @@ def _facts(run: RunTerms, cost: RunCost, size: int) -> dict[str, Any]:
         "update-noise-std": strength.std,
         "signal-to-noise": strength.ratio if math.isfinite(strength.ratio) else None,
         "charged": cost.charged,
+        "noise-promise": beside.facts() if beside else None,
         **cost.facts(),
     }
 
@@ -238,7 +241,7 @@ def release_prices(planned: Plan) -> dict[str, float]:
     """Return the relative increase of the steps' noise by each Gaussian release beside them."""
     prices = {}
     for name, release in planned.releases:
-        if isinstance(release, Gaussians) and name != CHOICE:
+        if isinstance(release, Gaussians) and not (name in RELEASES and RELEASES[name].plural):
             beside = [other for other in planned.beside if other is not release]
             without = planned.noise_multiplier
             if not math.isinf(planned.epsilon):
@@ -251,10 +254,10 @@ def release_rows(planned: Plan) -> Iterator[tuple[str, str, str]]:
     """Yield a row or two for each kind of release beside the rounds: name, number, meaning."""
     prices = release_prices(planned)
     for name, cost in planned.releases:
-        kind = kind_of_release(name)
+        kind = RELEASES.get(name)
         meaning = kind.price if kind else "of a kind that this version does not know"
-        if name == CHOICE:
-            yield "private choices", f"{planned.paid(name)}", "of one of the server's models"
+        if kind and kind.plural:
+            yield kind.plural, f"{planned.paid(name)}", meaning
         elif isinstance(cost, Steps):
             yield f"{name} steps", f"{cost.count}", meaning
         elif isinstance(cost, Gaussians):

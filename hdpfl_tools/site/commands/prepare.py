@@ -1,22 +1,31 @@
-"""``hdpfl-site prepare``: the records that runs read, prepared, listed, deleted."""
+"""``hdpfl-site data`` and ``prepare``: imported table and prepared records."""
 
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from client_app.site.inbox import read_requests
-from client_app.site.prepared_records import prepared_path, read_prepared, stamp_of
+from client_app.site.prepared_records import prepared_path, read_prepared
+from hdpfl_flower.config.data_source import TABLES, DataSource
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import DataError
+from hdpfl_flower.errors import DataError, ProfileError
 from hdpfl_flower.ledger.account import APPROVED
+from hdpfl_flower.ledger.checked_table import (
+    TableFacts,
+    is_current,
+    read_facts,
+    stamp_of,
+    table_folder,
+)
 from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_tools.shell.terminal import new_app
 from hdpfl_tools.site.approval.preparation import (
     ExportRead,
     changes,
@@ -25,9 +34,19 @@ from hdpfl_tools.site.approval.preparation import (
     read_export,
     sources_of,
 )
-from hdpfl_tools.site.commands.options import TERMS_HELP, ProfileOption, open_profile
 from hdpfl_tools.site.commands.texts.render import quoted, text_of
+from hdpfl_tools.site.open_requests import read_requests
+from hdpfl_tools.site.options import TERMS_HELP, ProfileOption, open_profile
 from hdpfl_tools.site.reports.ledger_view import read_ledger
+from hdpfl_tools.tables.frozen_table import (
+    Counts,
+    counts_of,
+    delete_table,
+    import_table,
+    rows_of,
+    table_path,
+)
+from hdpfl_tools.tables.sources.frozen_rows import frozen_rows
 
 SHORT = 12
 """Shown digits of a file's SHA-256."""
@@ -68,7 +87,7 @@ def prepare(
     elif terms is not None:
         if run:
             raise typer.BadParameter("RUN and --terms exclude each other")
-        reading = read_shown(site, RunConfig.load(terms).terms)
+        reading = read_shown(site, RunConfig.load(terms, mailed=True).terms, dry_run=dry_run)
         if not dry_run:
             typer.echo(f"prepared: {reading.write()[:SHORT]}")
     elif run:
@@ -79,15 +98,20 @@ def prepare(
         typer.echo(text_of("prepared", facts=None, rows=[*_listed(site)]))
 
 
-def read_shown(site: Profile, terms: RunTerms) -> ExportRead:
-    """Read the export by a run's schema; print its counts, and their change.
+def read_shown(site: Profile, terms: RunTerms, *, dry_run: bool = False) -> ExportRead:
+    """Read the export; print its counts and their change.
+
+    A table is imported first; with ``dry_run`` nothing of it stays.
 
     Raises:
         DataError, ProfileError, LedgerError: as ``read_export``.
     """
     _, paths = sources_of(site)
     account = read_ledger(site).account
-    reading, before = read_export(site, terms, account), last_prepared(paths.path, account)
+    with tempfile.TemporaryDirectory() as folder:
+        beside = Path(folder) / "ledger" if dry_run else paths.path
+        reading = read_export(site, terms, account, beside=beside)
+    before = last_prepared(paths.path, account)
     differing = [] if before is None else changes(before, reading.facts)
     typer.echo(text_of("prepared", facts=reading.facts, before=before, changes=differing))
     return reading
@@ -107,7 +131,7 @@ def _prepare_anew(site: Profile, run: str, *, dry_run: bool, yes: bool) -> None:
                 "approve; to look at them before add --dry-run"
             )
         terms = waiting[-1]
-    reading = read_shown(site, terms)
+    reading = read_shown(site, terms, dry_run=dry_run)
     if dry_run:
         return
     if not yes and not typer.confirm(f"Run {quoted(run)} will use these records. Go on?"):
@@ -186,3 +210,112 @@ def _delete(site: Profile, run: str, *, yes: bool) -> None:
         except OSError as error:
             raise DataError(f"{path} cannot be deleted: {error.strerror}") from None
     typer.echo(f"deleted: {len(chosen)}")
+
+
+app = new_app("The site's export: import it into the table that runs read, compare, delete.")
+MOST_TEXTS = 30
+"""Different texts of a column up to which they are compared one by one."""
+
+
+@app.command("import")
+def import_(
+    profile: ProfileOption = None,
+    terms: Annotated[Path | None, typer.Option("--terms", "--run-config", help=TERMS_HELP)] = None,
+) -> None:
+    """Read the export of [data] into the table that runs read, beside the ledger.
+
+    A file of any kind, a database, or a query over several: read once, checked, frozen. Nothing is
+    sent. Runs read this table alone: an export that changes later is declined until it is imported
+    and checked again, which 'profile check', 'approve' and 'prepare' do, too.
+
+    An import that is cut off leaves the table before it. With --terms the schema of a run tells the
+    header from titles above it.
+    """
+    source, ledger = _table_of(open_profile(profile))
+    schema = RunConfig.load(terms, mailed=True).terms.schema_text if terms is not None else ""
+    before = read_facts(ledger)
+    facts = import_table(source, ledger, schema)
+    is_same = before is not None and before.table == facts.table
+    state = "it is the table that was imported before" if is_same else "imported"
+    typer.echo(_text(facts, ledger, state))
+
+
+@app.command()
+def status(profile: ProfileOption = None) -> None:
+    """Compare the export with the imported table, and print each change.
+
+    Rows, columns, missing cells and categories are shown here alone.
+    """
+    source, ledger = _table_of(open_profile(profile))
+    facts = read_facts(ledger)
+    if facts is None:
+        typer.echo("no table is imported; import it: hdpfl-site data import")
+        return
+    if is_current(facts, source, whole=True):
+        typer.echo(_text(facts, ledger, "the export is as it was imported"))
+        return
+    before = counts_of(frozen_rows(table_path(ledger, facts.table)))
+    now = counts_of(rows_of(source))
+    state = "the export changed since, and runs are declined; check it: hdpfl-site data import"
+    typer.echo(_text(facts, ledger, state, [*table_changes(before, now)]))
+    raise typer.Exit(1)
+
+
+@app.command()
+def delete(
+    profile: ProfileOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete the imported table; prepared records of runs stay ('prepare --delete')."""
+    _, ledger = _table_of(open_profile(profile))
+    if not yes and not typer.confirm(f"Delete the table in {table_folder(ledger)}?"):
+        raise DataError("nothing was deleted")
+    typer.echo(f"deleted: {delete_table(ledger) / 1e6:.1f} MB")
+
+
+def _table_of(site: Profile) -> tuple[DataSource, Path]:
+    """Return ``[data]`` of a table and the path of the ledger."""
+    source, paths = sources_of(site)
+    if source.format not in TABLES:
+        raise ProfileError("'data.format' is no table: 'npz' and 'images' are not imported")
+    if not paths.path.parent.is_dir():
+        raise ProfileError(
+            f"there is no folder {paths.path.parent} for the table; create it: hdpfl-site ledger "
+            "--init"
+        )
+    return source, paths.path
+
+
+def _text(
+    facts: TableFacts, ledger: Path, state: str, changed: list[tuple[str, str, str]] | None = None
+) -> str:
+    rows = frozen_rows(table_path(ledger, facts.table))
+    count = len(rows.uncut.lost({}, len(rows.header)).rows)
+    columns = [(name, str(empty), _number(texts)) for name, empty, texts in facts.columns]
+    head = [("changed", "imported", "now")] if changed else []
+    return text_of(
+        "data", facts=facts, lost=count, rows=columns, state=state, changes=head + (changed or [])
+    )
+
+
+def _number(texts: int) -> str:
+    return str(texts) if texts <= Counts.MOST else f"more than {Counts.MOST}"
+
+
+def table_changes(before: Counts, now: Counts) -> Iterator[tuple[str, str, str]]:
+    """Yield the differences of two readings: name, before, now."""
+    if before.rows != now.rows:
+        yield "rows", str(before.rows), str(now.rows)
+    for name in dict.fromkeys([*before.columns, *now.columns]):
+        was, is_now = before.columns.get(name), now.columns.get(name)
+        if was is None or is_now is None:
+            yield f"column '{name}'", "-" if was is None else "there", "-" if was else "there"
+            continue
+        if was.empty != is_now.empty:
+            yield f"column '{name}': empty cells", str(was.empty), str(is_now.empty)
+        if max(len(was.texts), len(is_now.texts)) > MOST_TEXTS:
+            continue
+        for text in sorted((was.texts ^ is_now.texts) - {None}, key=repr):
+            shown = (text or b"").decode(errors="replace")[:40]
+            there = ("-", "there") if text in is_now.texts else ("there", "-")
+            yield (f"column '{name}': '{shown}'", *there)

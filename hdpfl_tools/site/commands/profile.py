@@ -13,17 +13,19 @@ from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
+from hdpfl_flower.config.data_source import TABLES
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import HDPFLError, ModelError, ProfileError
 from hdpfl_flower.ledger.account import Account
-from hdpfl_flower.ledger.withdrawals import withdrawn_by
 from hdpfl_flower.privacy.plan import make_plan
 from hdpfl_flower.privacy.policy import check_policy
 from hdpfl_flower.system.printable import printable
 from hdpfl_tools.shell.terminal import new_app
-from hdpfl_tools.site.commands.options import (
+from hdpfl_tools.site.commands.texts.render import text_of
+from hdpfl_tools.site.new_profile import NewProfile, lines_of_table
+from hdpfl_tools.site.options import (
     TERMS_HELP,
     ProfileOption,
     check_free,
@@ -31,10 +33,9 @@ from hdpfl_tools.site.commands.options import (
     open_profile,
     write_file,
 )
-from hdpfl_tools.site.commands.texts.render import text_of
-from hdpfl_tools.site.new_profile import NewProfile, lines_of_table
 from hdpfl_tools.site.reports.ledger_view import notes_on_cap, read_ledger
-from hdpfl_tools.site.reports.lifetime import runs_that_fit
+from hdpfl_tools.site.reports.lifetime import fit_of_next, runs_that_fit
+from hdpfl_tools.tables.withdrawals import withdrawn_by
 
 app = new_app("The site's profile: write a new one, check one.")
 
@@ -53,7 +54,8 @@ def new(  # noqa: PLR0913, PLR0917 - options of a command line
         "profile.toml"
     ),
     data: Annotated[
-        Path | None, typer.Option(help="CSV, Parquet or npz file, or folder of images.")
+        Path | None,
+        typer.Option(help="File of a table of any kind, npz file, or folder of images."),
     ] = None,
     id_: Annotated[str, typer.Option("--id", help="Column of a table that names the person.")] = "",
     terms: Annotated[
@@ -83,12 +85,12 @@ def new(  # noqa: PLR0913, PLR0917 - options of a command line
 ) -> None:
     """Write a new profile, with comments; a terminal asks for missing values.
 
-    How a CSV is written (encoding, delimiter, decimal comma, marks) is looked up in it. Nothing is
-    sent; 'profile check' comes next.
+    How a table is written (encoding, delimiter, decimal comma, marks) is looked up in it. Nothing
+    is sent; 'profile check' comes next.
     """
     check_free(to, force=force)
-    schema = RunConfig.load(terms).terms.schema_text if terms is not None else ""
-    data = _asked(data, "--data", "Where do the records lie (CSV, Parquet, npz, folder)?", Path)
+    schema = RunConfig.load(terms, mailed=True).terms.schema_text if terms is not None else ""
+    data = _asked(data, "--data", "Where do the records lie (a table, npz, a folder)?", Path)
     records = _asked(records, "--records", "About how many records are for training (public)?", int)
     epsilon = _asked(epsilon, "--epsilon", "ε of one run (smaller protects more; 1 to 4)?", float)
     cap = _asked(cap, "--cap", "ε of all runs together, for ever?", float)
@@ -137,9 +139,9 @@ def _data_lines(data: Path, to: Path, id_: str, schema_text: str) -> str:
         raise ProfileError(f"--data: there is nothing at {data}")
     here, home = data.absolute(), to.absolute().parent
     path = here.relative_to(home) if here.is_relative_to(home) else here
-    kinds = {".parquet": "parquet", ".npz": "npz"}
-    kind = "images" if data.is_dir() else kinds.get(data.suffix.lower(), "csv")
-    if kind != "csv":
+    is_images = data.is_dir() and not any(data.rglob("*.parquet"))
+    if is_images or data.suffix.lower() == ".npz":
+        kind = "images" if is_images else "npz"
         lines = ["[data]", f'format = "{kind}"', f"path = {as_toml(str(path))}"]
         return "\n".join([*lines, *([f"id = {as_toml(id_)}"] if id_ else [])])
     with naming(data):
@@ -160,16 +162,15 @@ def check(
     records are read, and the model is rehearsed. Nothing is trained, charged or sent.
     """
     site = open_profile(profile)
-    config = RunConfig.load(terms) if terms is not None else None
+    config = RunConfig.load(terms, mailed=True) if terms is not None else None
     account, ledger = _ledger_facts(site)
-    cost = site.run.epsilon, site.run.delta
     text = text_of(
         "profile",
         site=site,
         config=config,
         account=account,
         ledger=ledger,
-        fits=account is None or config is not None or runs_that_fit(account, site, cost) > 0,
+        fits=account is None or config is not None or fit_of_next(account, site).runs > 0,
         no_run_fits=NO_RUN_FITS,
         state_is_writable=site.state is not None and _is_writable(_existing(site.state.path)),
         infinity=math.inf,
@@ -213,12 +214,17 @@ def _ledger_facts(site: Profile) -> tuple[Account | None, dict[str, Any]]:
 
 def _data(site: Profile, run: RunTerms) -> Iterator[Finding]:
     from hdpfl_flower.data.run_task import task_for
-    from hdpfl_flower.privacy.unit import id_of
+    from hdpfl_flower.privacy.policy import id_of
     from hdpfl_tools.tables.site_check import check_site_data
 
     if site.data is None or (run.schema_text and id_of(run.schema_text) != site.data.column):
         return  # the terms' error; the records would be those of another unit
+    from hdpfl_tools.tables.frozen_table import import_table
+
     try:
+        if site.data.format in TABLES and site.ledger and site.ledger.path.parent.is_dir():
+            facts = import_table(site.data, site.ledger.path, run.schema_text)
+            yield OK, f"data: imported, table {facts.table[:12]}; runs read it and nothing else"
         declared = site.training.declared_records
         for line in check_site_data(site.data, task_for(run).of_records, run.schema_text, declared):
             level, _, text = line.partition(": ")
@@ -238,9 +244,9 @@ def _training(site: Profile, run: RunTerms, account: Account | None) -> Iterator
         plan = make_plan(site, run)
         yield OK, "plan: the noise is calibrated; see: hdpfl-site plan"
         # A trusted server charges nothing here, and a run that was charged is not charged again.
-        if run.noise == "server" or account is None or run.run_id in account.plans:
+        if not run.source.site_plans or account is None or run.run_id in account.plans:
             return
-        if not runs_that_fit(account, site, (plan.epsilon, plan.delta)):
+        if not runs_that_fit(account, site, (plan.epsilon, plan.delta), plan):
             yield ERROR, NO_RUN_FITS
     except HDPFLError as error:
         yield ERROR, f"terms: {error}"

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from hdpfl_flower.errors import LedgerError
-from hdpfl_tools.site.commands.options import ProfileOption, open_profile, write_file
+from hdpfl_flower.system.paths import expanded
+from hdpfl_tools.site.options import ProfileOption, open_profile, write_file
 from hdpfl_tools.site.reports.facts import Source, as_json, gather
 from hdpfl_tools.site.reports.ledger_view import ledger_paths, read_copy, read_ledger
 from hdpfl_tools.site.reports.rendering import as_html, as_text, failed
@@ -53,7 +54,7 @@ def report(
 def _source(profile: Path | None, ledger: Path | None) -> Source:
     """Return the named ledger, and the profile if that names it."""
     if ledger is not None:
-        path = ledger.expanduser()
+        path = expanded(ledger)
         return Source(read_copy(path), path, None)
     site = open_profile(profile)
     return Source(read_ledger(site), ledger_paths(site).path, site)

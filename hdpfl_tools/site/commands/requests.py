@@ -13,33 +13,29 @@ from typing import Annotated, Any
 
 import typer
 
-from client_app.site.inbox import RunRequest, read_requests, remove_request
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.settings import Value
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.errors import DataError, HDPFLError
-from hdpfl_flower.ledger.account import APPROVED, REFUSED, Approval
-from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.account import APPROVED, REFUSED
+from hdpfl_flower.ledger.ledger import Approval, Ledger
 from hdpfl_flower.monitoring.journal import plain
 from hdpfl_flower.privacy.policy import FREE_TERMS, check_policy
-from hdpfl_flower.releases.of_run import sent_kinds
-from hdpfl_tools.site.commands.options import ProfileOption, open_profile
+from hdpfl_flower.releases.of_run import ends_first, sent_kinds
 from hdpfl_tools.site.commands.plan import cost_of, tests_of
 from hdpfl_tools.site.commands.prepare import read_shown
 from hdpfl_tools.site.commands.texts.render import quoted, text_of
+from hdpfl_tools.site.open_requests import RunRequest, read_requests, remove_request
+from hdpfl_tools.site.options import ProfileOption, open_profile
 from hdpfl_tools.site.reports.ledger_view import ledger_paths, read_ledger
 from hdpfl_tools.site.reports.lifetime import RENYI, SUM
+from hdpfl_tools.site.reports.units import half_of, promise_of
 
 SHORT = 32
 """Shown digits of a request's SHA-256, and the least that name it: 128 bits, for which no second
 request is found."""
 _NUMBER, _DIGITS = re.compile("[0-9]{1,18}"), re.compile("[0-9a-f]{32,64}")
-_UPDATES = {
-    "records": "an update a round, with this site's own noise on every record's gradient",
-    "client": "an update a round, clipped and noised as a whole",
-    "server": "an update a round WITHOUT noise: the server is trusted to add it",
-}
 _ALWAYS = {
     "strategy",
     "model",
@@ -187,7 +183,7 @@ def find_request(site: Profile, name: str) -> RunRequest:
 def request_text(site: Profile, request: RunRequest) -> str:
     """Return the facts for a decision: all content of the digest, and price."""
     values, default = request.terms.as_config(), RunTerms().as_config()
-    free = [f"{key} {_value(key, values.pop(key))}" for key in sorted(FREE_TERMS)]
+    free = [f"{key} {_value(key, values.pop(key))}" for key in sorted(FREE_TERMS & values.keys())]
     for key in ("run-id", "coordinator", "purpose"):
         del values[key]
     usual = {key for key in values.keys() - _ALWAYS if values[key] == default.get(key)}
@@ -200,7 +196,7 @@ def request_text(site: Profile, request: RunRequest) -> str:
         last=last,
         terms=[f"{key} {_value(key, values[key])}" for key in values if key not in usual],
         by_default=[f"{key} {_value(key, values[key])}" for key in values if key in usual],
-        may_change=[*free, f"pull of work {request.terms.work.pull_factor:g}"],
+        may_change=free,
         capped=bool(request.terms.epsilon_cap),
     )
 
@@ -223,23 +219,25 @@ def _value(key: str, value: Value) -> str:
 def disclosed_by(site: Profile, terms: RunTerms) -> list[str]:
     """Return the data that would leave the site in a run of these terms."""
     constants = [name for name in site.disclose if "metrics" not in name]
-    leaves = [_UPDATES[terms.noise]]
+    leaves = [] if ends_first(terms) else [terms.source.leaves]
     if constants:
         leaves.append(f"if the strategy asks: {', '.join(constants)}")
-    leaves += tests_of(site, terms)
-    return [*leaves, *(kind.consent for kind in sent_kinds(terms))]
+    leaves += [] if ends_first(terms) else tests_of(site, terms)
+    return [*leaves, *(kind.asks for kind in sent_kinds(terms))]
 
 
 def price_of(site: Profile, terms: RunTerms) -> dict[str, Any]:
     """Return the run's cost relative to the remaining budget, as ``hdpfl-site plan`` does."""
     try:
         check_policy(site, terms)
-        if terms.noise == "server":
+        if not terms.source.site_plans:
             return {"epsilon": None, "delta": None, "fits": True}
         cost = cost_of(site, terms)
     except HDPFLError as reason:
         return {"declined": str(reason)}
-    price = {"epsilon": cost.plan.epsilon, "delta": cost.plan.delta}
+    price: dict[str, Any] = {"epsilon": cost.plan.epsilon, "delta": cost.plan.delta}
+    if beside := promise_of(cost.plan, terms):
+        price["noise-promise"] = beside.facts()
     if cost.budget.order:
         return {"composition": RENYI, **price, **cost.facts(), "rounds": cost.rounds_only}
     left_epsilon, left_delta = cost.budget.left
@@ -288,6 +286,7 @@ def _decisions(site: Profile) -> Iterator[dict[str, str]]:
 
 def request_facts(site: Profile, request: RunRequest) -> dict[str, Any]:
     """Return a request with its terms, disclosures and price, for JSON."""
+    half = half_of(request.terms)
     return {
         "number": request.number,
         "run": request.run_id,
@@ -299,6 +298,8 @@ def request_facts(site: Profile, request: RunRequest) -> dict[str, Any]:
         "app": request.app,
         "terms": request.terms.as_config(),
         "discloses": disclosed_by(site, request.terms),
+        "noise-of": half.known_members(site, request.terms) if half else {},
+        "noise-remedy": half.REMEDY if half else "",
         "price": price_of(site, request.terms),
     }
 

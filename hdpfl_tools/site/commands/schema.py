@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hdpfl_flower.config.named_files import is_path, read_schema
-from hdpfl_tools.site.commands.options import check_free, naming, write_file
 from hdpfl_tools.site.commands.texts.render import text_of
+from hdpfl_tools.site.options import check_free, naming, write_file
+
+if TYPE_CHECKING:
+    from hdpfl_tools.tables.sources.csv_rows import Form
 
 
 def schema(  # noqa: PLR0913, PLR0917 - options of a command line
     file: Annotated[
-        str, typer.Argument(help="A schema, FILE.toml or a built-in one; with --to a CSV.")
+        str, typer.Argument(help="A schema, FILE.toml or a built-in one; with --to a table.")
     ],
     to: Annotated[
         Path | None,
-        typer.Option("--to", "--out", help="Draft this schema, FILE.toml, from the site's CSV."),
+        typer.Option("--to", "--out", help="Draft this schema, FILE.toml, from the site's table."),
     ] = None,
     label: Annotated[str, typer.Option(help="Of a draft: name of the column to predict.")] = "",
     id_: Annotated[
         str, typer.Option("--id", help="Of a draft: column of the protected unit.")
+    ] = "",
+    delimiter: Annotated[
+        str, typer.Option(help="Of a draft: between the cells of a CSV; empty: found.")
+    ] = "",
+    sheet: Annotated[str, typer.Option(help="Of a draft: the sheet of a workbook.")] = "",
+    select: Annotated[
+        str, typer.Option(help="Of a draft: a SELECT in the SQL of an SQLite database.")
     ] = "",
     mock: Annotated[
         Path | None, typer.Option(help="Write a made-up table of the schema, FILE.csv.")
@@ -31,12 +41,12 @@ def schema(  # noqa: PLR0913, PLR0917 - options of a command line
     seed: Annotated[int, typer.Option(help="Another seed is another table.", min=0)] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
-    """Check a public schema; with --to draft one from a CSV, with --mock make up a table.
+    """Check a public schema; with --to draft one from a table, with --mock make up a table.
 
     The check shows the model's inputs. No record is read; 'hdpfl-site profile check --terms' reads
     them by the schema of a run.
 
-    A draft holds names and types of the CSV's columns, and a mark where a person must choose. The
+    A draft holds names and types of the table's columns, and a mark where a person must choose. The
     content of the records, and the lines for the profile, are shown here alone; no data leave.
 
     A made-up table rehearses a run at ε = 0: types, bounds, categories and missing values are the
@@ -45,7 +55,10 @@ def schema(  # noqa: PLR0913, PLR0917 - options of a command line
     if to is not None and mock is not None:
         raise typer.BadParameter("--to and --mock exclude each other")
     if to is not None:
-        _draft(Path(file), to, label, id_, force=force)
+        from hdpfl_tools.tables.sources.csv_rows import Form
+
+        form = Form(delimiter=delimiter, sheet=sheet, select=select)
+        _draft(Path(file), to, label, id_, form, force=force)
         return
     if mock is not None:
         _mock(file, mock, rows, seed, force=force)
@@ -55,12 +68,12 @@ def schema(  # noqa: PLR0913, PLR0917 - options of a command line
     typer.echo(text_of("schema", file=file, schema=Schema.load(_schema_text(file))))
 
 
-def _draft(file: Path, to: Path, label: str, id_: str, *, force: bool) -> None:
+def _draft(file: Path, to: Path, label: str, id_: str, form: Form, *, force: bool) -> None:
     from hdpfl_tools.tables.schema_draft import draft_schema
 
     check_free(to, force=force)
     with naming(file):
-        draft = draft_schema(file, label, id_)
+        draft = draft_schema(file, label, id_, form)
     write_file(to, draft.text.encode(), force=force)
     typer.echo(text_of("draft", draft=draft, to=to))
 

@@ -25,11 +25,9 @@ from hdpfl_flower.ledger.account import (
 )
 from hdpfl_flower.ledger.hash_chain import Entry
 from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.privacy.policy import CLIPPED_UPDATE
+from hdpfl_flower.releases import is_covered
 from hdpfl_tools.site.ledger_checks.recompute import read_plan, recompute_by_pld
 
-UNCOVERED = frozenset({"metrics", CLIPPED_UPDATE})
-"""Kinds of release that ε and plans do not cover, as reported."""
 _MAY_FOLLOW = {"sealed": "reserved", "lost": "reserved", "sent": "sealed"}
 
 
@@ -95,7 +93,7 @@ def unpaid(entries: Sequence[Entry]) -> Iterator[str]:
                     f"run '{body['run_id']}' trains a private personal model, which its plan does "
                     "not pay for"
                 )
-        elif entry.kind == "reserved" and body["kind"] not in UNCOVERED:
+        elif entry.kind == "reserved" and is_covered(body["kind"]):
             if body["run_id"] not in plans:
                 yield f"entry {entry.seq} belongs to run '{body['run_id']}', which is not charged"
                 continue
@@ -244,10 +242,10 @@ def _models(text: str) -> int:
     The text is read as it stands: a wrong value elsewhere in it does not hide the count.
     """
     try:
-        second = json.loads(text).get("second")
+        second = json.loads(text).get("second.kind")
     except (ValueError, AttributeError):
         return 1
-    return 2 if str(second).split(" ")[0] == "private" else 1
+    return 2 if second == "private" else 1
 
 
 def _frozen(entry: Entry) -> ChargedPlan:

@@ -14,7 +14,7 @@ def client_level_lines(site: Profile, run: RunTerms) -> list[str]:
     Raises:
         AccountingError: no noise can pay for the terms.
     """
-    plan = None if run.noise == "server" else make_plan(site, run)
+    plan = None if not run.source.site_plans else make_plan(site, run)
     return lines(
         "client_level",
         plan=plan,

@@ -20,9 +20,9 @@ from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.ledger.account import APPROVED, REFUSED, ChargedPlan
 from hdpfl_flower.privacy.accounting import Gaussians, Steps
 from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.privacy.policy import CLIPPED_UPDATE
-from hdpfl_flower.releases import KINDS
+from hdpfl_flower.releases import RELEASES, sent_once
 from hdpfl_flower.releases.base import Cost
+from hdpfl_flower.releases.rounds import ClippedUpdate, Metrics, Update
 from hdpfl_tools.site.ledger_checks.invariants import Assumption, check_entries
 from hdpfl_tools.site.ledger_checks.recompute import read_plan, recompute_epsilon
 from hdpfl_tools.site.reports.attack import attack_rates
@@ -31,6 +31,7 @@ from hdpfl_tools.site.reports.lifetime import RENYI, SUM, budget_status, shares_
 from hdpfl_tools.site.reports.rendering import sentences
 from hdpfl_tools.site.reports.units import (
     SEVERAL,
+    promise_of_charged,
     promised_by_server,
     relation_of,
     sums,
@@ -92,26 +93,24 @@ def gather(source: Source) -> dict[str, Any]:
         "left": None if now.order else _amount(now.left),
         "notes": list(notes_on_cap(account, budget)) if budget else [],
         "runs": runs,
-        "updates": {status: view.count(status, kind="update") for status in STATUSES},
-        "metrics-released": view.released("metrics"),
+        "updates": {status: view.count(status, kind=Update.release) for status in STATUSES},
+        "metrics-released": view.released(Metrics.release),
         "exact-answers": {"given": account.exact_answers, "most": most_exact(site)},
         "exact-releases": [
             {"run-id": run_id, "round": number, "answers": release.exact, "status": release.status}
             for (run_id, number, kind), release in account.releases.items()
-            if (release.exact or kind == "metrics") and release.status in ("sealed", "sent")
+            if (release.exact or kind == Metrics.release) and release.status in ("sealed", "sent")
         ],
         "decisions": list(_decisions(view)),
         "withdrawn": _withdrawn_by_day(view),
         "declared-records": site.training.declared_records if site else None,
-        "clipped-updates-released": view.released(CLIPPED_UPDATE),
+        "clipped-updates-released": view.released(ClippedUpdate.release),
         "clipped-updates-opted-out": opted_out,
-        "released": {
-            kind.release: view.released(kind.release) for kind in KINDS.values() if kind.is_sent
-        },
+        "released": {kind.release: view.released(kind.release) for kind in sent_once().values()},
         "stays": {
-            kind.release: view.count("sealed", kind=kind.release)
-            for kind in sorted(KINDS.values(), key=lambda kind: kind.release)
-            if kind.release and not kind.is_sent
+            name: view.count("sealed", kind=name)
+            for name, kind in sorted(RELEASES.items())
+            if not kind.is_sent
         },
         "closed-runs": sorted(account.closed),
         "tuned-runs": sorted(account.tuned),
@@ -129,6 +128,7 @@ def gather(source: Source) -> dict[str, Any]:
             "adversary": ADVERSARY,
             "private-epsilon": PRIVATE_EPSILON,
             "row": site.data.row_used if site and site.data and site.data.id else None,
+            "absent": site.data.absent_columns if site and site.data else [],
         },
         "assumptions": [
             {
@@ -206,9 +206,10 @@ def _run(view: LedgerView, run_id: str) -> dict[str, Any]:
         "epsilon": frozen.epsilon if frozen else None,
         "delta": frozen.delta if frozen else None,
         "plan": plan,
-        "unit": unit_of_run(frozen, view.released(CLIPPED_UPDATE, run_id)),
-        "updates": {status: view.count(status, run_id, "update") for status in STATUSES},
-        "metrics-released": view.released("metrics", run_id),
+        "unit": unit_of_run(frozen, view.released(ClippedUpdate.release, run_id)),
+        "noise-promise": promise_of_charged(frozen) if frozen else None,
+        "updates": {status: view.count(status, run_id, Update.release) for status in STATUSES},
+        "metrics-released": view.released(Metrics.release, run_id),
         "closed": run_id in view.account.closed,
     }
 

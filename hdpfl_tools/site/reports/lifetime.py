@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,9 +10,17 @@ from fractions import Fraction
 from functools import lru_cache
 
 from hdpfl_flower.config.profile import Budget, Profile
-from hdpfl_flower.errors import AccountingError, LedgerError
+from hdpfl_flower.errors import AccountingError, HDPFLError, LedgerError
 from hdpfl_flower.ledger.account import Account, as_fraction, filter_capacity, reserved
-from hdpfl_flower.ledger.renyi import Price, least_epsilon, of_gaussian, order_for, prices_of
+from hdpfl_flower.ledger.renyi import (
+    DOWN,
+    MOST_ORDER,
+    Price,
+    capacity,
+    of_gaussian,
+    prices_of,
+    zero_epsilon,
+)
 from hdpfl_flower.privacy.plan import Plan
 from hdpfl_tools.site.reports.formatting import ceil_digits, floor_digits, per_cent
 from hdpfl_tools.site.reports.ledger_view import LedgerView
@@ -122,6 +131,17 @@ def runs_that_fit(
 ) -> int:
     """Return how many more runs like it fit; arguments as :func:`fit_of`."""
     return fit_of(account, profile, cost, plan).runs
+
+
+def fit_of_next(account: Account, profile: Profile) -> RunsThatFit:
+    """Return the part of the next run that fits, if it is like the run that was charged last.
+
+    Before any, a run of one Gaussian release at [run] stands for it.
+    """
+    for last in list(account.plans.values())[-1:]:
+        with contextlib.suppress(HDPFLError, LookupError, TypeError, ValueError):
+            return fit_of(account, profile, (last.epsilon, last.delta), last.read())
+    return fit_of(account, profile, (profile.run.epsilon, profile.run.delta))
 
 
 def empty_ledger(site: Profile) -> LedgerView:
@@ -288,3 +308,36 @@ def _float_down(number: Exact) -> float:
         return value
     # The nearest float may lie above, and the rest of a budget is rounded down.
     return math.nextafter(value, 0)
+
+
+def order_for(epsilon: float, delta: float) -> int:
+    """Return the order at which a cap of (ε, δ) admits most Gaussian mechanisms.
+
+    The divergence of a Gaussian mechanism is proportional to the order, so it is the order of the
+    largest capacity divided by it. It follows from the cap alone.
+
+    Raises:
+        AccountingError: no order has a capacity; names the smallest ε that has.
+
+    >>> [order_for(epsilon, 1e-5) for epsilon in (1.0, 3.0, 5.0, 8.0)]
+    [18, 8, 5, 4]
+    """
+    if epsilon == math.inf:
+        return 2
+    orders = range(2, MOST_ORDER + 1)
+    best = max(orders, key=lambda order: capacity(order, epsilon, delta) / order)
+    if not capacity(best, epsilon, delta) > 0:
+        raise AccountingError(
+            f"no Rényi order holds this epsilon at this delta; the smallest is "
+            f"{least_epsilon(delta):.4g}, or create the ledger with composition 'sum'"
+        )
+    return best
+
+
+def least_epsilon(delta: float) -> float:
+    """Return an ε from which on some order has a capacity at δ, rounded up at four digits."""
+    least = (
+        max(min(zero_epsilon(order, delta) for order in range(2, MOST_ORDER + 1)), 1e-6) + 2 * DOWN
+    )
+    digits = 3 - math.floor(math.log10(least))
+    return math.ceil(least * 10.0**digits) / 10.0**digits

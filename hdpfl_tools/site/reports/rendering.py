@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hdpfl_flower.ledger.account import sum_rounded_up
-from hdpfl_flower.releases import kind_of_release
+from hdpfl_flower.releases import RELEASES
 from hdpfl_tools.site.reports.formatting import ROUNDING, ceil_digits, table
 from hdpfl_tools.site.reports.ledger_view import exact_answers
 from hdpfl_tools.site.reports.templates import templates
@@ -167,7 +167,7 @@ def _templates() -> Environment:
         ROUNDING=ROUNDING,
         INFINITY=math.inf,
         answered=exact_answers,
-        kind_of_release=kind_of_release,
+        kind_of_release=RELEASES.get,
     )
     return environment
 

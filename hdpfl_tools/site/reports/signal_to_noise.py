@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.privacy.plan import Plan
+from hdpfl_tools.site.reports.units import half_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -17,11 +18,13 @@ class SignalToNoise:
         std: standard deviation of the noise in each coordinate of the update, √k·η·z·C/b.
         noise: expected length of the noise, √d·std.
         signal: k·η·C, the largest length of an update from batches of the expected size.
+        of: what these are of, in words.
     """
 
     std: float
     noise: float
     signal: float
+    of: str = "of an update"
 
     @property
     def ratio(self) -> float:
@@ -34,4 +37,8 @@ def signal_to_noise(planned: Plan, run: RunTerms, size: int) -> SignalToNoise:
     # The last round stands for all: the first may have batches of another size.
     std = planned.update_noise_std(planned.rounds, run.clip_norm, run.learning_rate)
     signal = planned.steps[-1].count * run.learning_rate * run.clip_norm
-    return SignalToNoise(std, math.sqrt(size) * std, signal)
+    half = half_of(run)
+    if half is None:
+        return SignalToNoise(std, math.sqrt(size) * std, signal)
+    std = half.noise_of_mean(std, run)
+    return SignalToNoise(std, math.sqrt(size) * std, signal, "of the mean of sites like this one")

@@ -5,20 +5,24 @@ from __future__ import annotations
 import contextlib
 import math
 import shutil
+import sqlite3
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
-from client_app.site.inbox import read_requests
-from client_app.site.refusals import read_refusals
+from client_app.site.refusals import REASONS, SECONDS_BUSY, refusals_path
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.errors import HDPFLError, LedgerError
-from hdpfl_flower.ledger.account import Account, ChargedPlan
+from hdpfl_flower.ledger.account import ChargedPlan
 from hdpfl_flower.ledger.hash_chain import BUSY, Chain
 from hdpfl_flower.monitoring import series as metrics
 from hdpfl_flower.monitoring.series import Reading
-from hdpfl_flower.payloads import numbers_in
+from hdpfl_flower.releases.rounds import Update
 from hdpfl_flower.system.printable import site_log
+from hdpfl_flower.wire import numbers_in
+from hdpfl_tools.site.open_requests import read_requests
 from hdpfl_tools.site.reports.ledger_view import (
     STATUSES,
     LedgerView,
@@ -26,7 +30,7 @@ from hdpfl_tools.site.reports.ledger_view import (
     open_chain,
     view_of,
 )
-from hdpfl_tools.site.reports.lifetime import Amount, budget_status, runs_that_fit
+from hdpfl_tools.site.reports.lifetime import budget_status, fit_of_next
 from hdpfl_tools.site.reports.signal_to_noise import signal_to_noise
 
 log = site_log()
@@ -122,15 +126,13 @@ class SiteSeries:
             yield epsilon.reads(amount[0])
             yield delta.reads(amount[1])
         yield metrics.CHARGED_RUNS.reads(len(account.plans))
-        cost = (profile.run.epsilon, profile.run.delta)
-        yield metrics.LEFT_RUNS.reads(runs_that_fit(account, profile, cost))
-        yield metrics.LEFT_LIKE_LAST.reads(_like_last(account, profile, cost))
+        yield metrics.LEFT_LIKE_LAST.reads(fit_of_next(account, profile).runs)
         for run in view.runs[-NEWEST:]:
             yield from self._run(chain, view, run)
 
     def _run(self, chain: Chain, view: LedgerView, run: str) -> Iterator[Reading]:
         releases = {k: r for k, r in view.account.releases.items() if k[0] == run}
-        for kind in sorted({"update", *(key[2] for key in releases)}):
+        for kind in sorted({Update.release, *(key[2] for key in releases)}):
             for status in STATUSES:
                 yield metrics.RELEASES.reads(view.count(status, run, kind), run, kind, status)
         frozen = view.account.plans.get(run)
@@ -138,7 +140,7 @@ class SiteSeries:
             return
         yield metrics.RUN_EPSILON.reads(frozen.epsilon, run)
         yield metrics.RUN_DELTA.reads(frozen.delta, run)
-        updates = [release for key, release in releases.items() if key[2] == "update"]
+        updates = [release for key, release in releases.items() if key[2] == Update.release]
         with contextlib.suppress(HDPFLError, LookupError, TypeError, ValueError):
             for release in reversed(updates):
                 length = chain.blob_size(release.seq)
@@ -180,14 +182,6 @@ class SiteSeries:
         return _stamp(self._path), _stamp(paths.path), anchor
 
 
-def _like_last(account: Account, profile: Profile, cost: Amount) -> int:
-    """Return how many runs like the last one fit; before any, runs of ``cost``."""
-    for last in list(account.plans.values())[-1:]:
-        with contextlib.suppress(HDPFLError, LookupError, TypeError, ValueError):
-            return runs_that_fit(account, profile, (last.epsilon, last.delta), last.read())
-    return runs_that_fit(account, profile, cost)
-
-
 def _plan(frozen: ChargedPlan, run: str, taken: int, size: int | None) -> Iterator[Reading]:
     """Yield a plan's paid rounds, its noise and its use.
 
@@ -197,7 +191,7 @@ def _plan(frozen: ChargedPlan, run: str, taken: int, size: int | None) -> Iterat
     yield metrics.PAID_RELEASES.reads(plan.rounds, run)
     yield metrics.LEFT_RELEASES.reads(max(0, plan.rounds - taken), run)
     yield metrics.MULTIPLIER.reads(plan.noise_multiplier, run)
-    if size is not None and terms.noise == "records":
+    if size is not None and terms.source.own_noise:
         yield metrics.SIGNAL.reads(signal_to_noise(plan, terms, size).ratio, run)
 
 
@@ -207,3 +201,43 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     except OSError:
         return 0, 0, 0
     return there.st_ino, there.st_size, there.st_mtime_ns
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """Counts of refusals so far.
+
+    Attributes:
+        counts: (answer, reason) → how often; every pair of ``REASONS``, zeros too.
+        last: time of the last one (UTC), seconds since 1970; 0: never.
+    """
+
+    counts: dict[tuple[str, str], int]
+    last: float
+
+
+def read_refusals(ledger: Path) -> Refusals:
+    """Return the counts beside the ledger, 0 without a file.
+
+    Raises:
+        LedgerError: the file cannot be read.
+    """
+    counts = {(answer, word): 0 for answer, words in REASONS.items() for word in words}
+    path, last = refusals_path(ledger), 0.0
+    if not path.exists():
+        return Refusals(counts, last)
+    try:
+        for answer, word, count, time in _rows(path):
+            if (answer, word) in counts:
+                counts[answer, word] = int(count)
+                last = max(last, datetime.fromisoformat(time).timestamp())
+    except (sqlite3.Error, ValueError, TypeError):
+        raise LedgerError(f"the refusals in {path} cannot be read; remove the file") from None
+    return Refusals(counts, last)
+
+
+def _rows(path: Path) -> Iterator[tuple[str, str, int, str]]:
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=SECONDS_BUSY)) as db:
+        if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'refusals'").fetchone():
+            yield from db.execute("SELECT answer, reason, count, last FROM refusals")

@@ -11,15 +11,15 @@ import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, cast
 
-from hdpfl_flower.config.kinds import read_kind
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.config.tasks import TASKS
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import DataError
+from hdpfl_flower.errors import DataError, HDPFLError
 from hdpfl_flower.ledger.account import Account, ChargedPlan, sum_rounded_up
-from hdpfl_flower.privacy.unit import OF_FOLDER, OF_ID, id_of
+from hdpfl_flower.privacy.plan import Plan
+from hdpfl_flower.privacy.policy import id_of
+from hdpfl_flower.privacy.unit import OF_FOLDER, OF_ID
 
 RECORD = "one record"
 WHOLE_SITE = "this site with all of its records"
@@ -31,6 +31,55 @@ ANY_CHANGE = "any change of these records, of one or of all of them"
 NOT_HERE = "what the server compares: this site there or not"
 
 _RELATIONS = {WHOLE_SITE: ANY_CHANGE, BY_SERVER: NOT_HERE}
+
+
+class NoisePromise(Protocol):
+    """Promise of a run whose source of noise has one of its own."""
+
+    def sentence(self) -> str:
+        """Return it in one sentence, each ε rounded up."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return it for JSON: ``sentence``, ``scope``, ``left`` and its numbers."""
+
+
+class NoiseWords(Protocol):
+    """Site's words on a source of noise, one of its modules.
+
+    Attributes:
+        REMEDY: for members whose keys the site lacks.
+    """
+
+    REMEDY: str
+
+    def promise_of(self, plan: Plan, terms: RunTerms) -> NoisePromise | None:
+        """Return the promise of a site's plan, if it has one beside (ε, δ)."""
+
+    def noise_of_mean(self, std: float, terms: RunTerms) -> float:
+        """Return the noise of the mean of sites like this one."""
+
+    def known_members(self, site: Profile, terms: RunTerms) -> dict[str, str]:
+        """Return each member with the name of its key at the site, or empty."""
+
+
+def half_of(terms: RunTerms) -> NoiseWords | None:
+    """Return the words on the run's source of noise, if it has some of its own."""
+    return cast("NoiseWords | None", terms.source.half("hdpfl_tools.site.reports.{}"))
+
+
+def promise_of(plan: Plan, terms: RunTerms) -> NoisePromise | None:
+    """Return the promise beside (ε, δ) of a plan, if the source of noise has one."""
+    half = half_of(terms)
+    return half.promise_of(plan, terms) if half else None
+
+
+def promise_of_charged(frozen: ChargedPlan) -> dict[str, Any] | None:
+    """Return the facts of :func:`promise_of` of a charged run; None for a damaged plan, too."""
+    try:
+        promise = promise_of(frozen.read(), frozen.read_terms())
+    except (HDPFLError, TypeError):
+        return None
+    return promise.facts() if promise else None
 
 
 def of_id(column: str) -> str:
@@ -70,12 +119,10 @@ def unit_of_terms(terms: RunTerms) -> str:
 def _unit_of(terms: Mapping[str, Any]) -> str:
     if terms.get("noise") == "client":
         return WHOLE_SITE
-    with contextlib.suppress(DataError, ValueError):
+    with contextlib.suppress(DataError):
         if column := id_of(str(terms.get("schema", ""))):
             return of_id(column)
-        if task := read_kind(TASKS, "kind of task", terms.get("task")):
-            return OF_FOLDER if task.id else RECORD
-    return RECORD
+    return OF_FOLDER if terms.get("task.id") == "folder" else RECORD
 
 
 def terms_of(text: str) -> dict[str, Any]:

@@ -29,8 +29,7 @@ from hdpfl_flower.models.networks import arrays_of, build_model, flatten, size_o
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.system.devices import pick_device
-from hdpfl_flower.system.paths import available_cores
+from hdpfl_flower.system.devices import available_cores, pick_device
 from hdpfl_tools.measures.clinical import Statistic
 from hdpfl_tools.site.worth.candidates import HOME, Predict
 from hdpfl_tools.site.worth.comparison import ModelComparison, Question, compare, statistic_of
@@ -82,7 +81,7 @@ def expect(
         TermsError: the run's noise is not that of steps over records.
         DataError: there are not two units to train and test on.
     """
-    if terms.noise != "records":
+    if not terms.source.own_noise:
         raise TermsError("'--terms' is for runs that noise steps over records: 'noise' = records")
     if site.data is None:
         raise ProfileError("profile: [data] is missing; say where the site's records lie")

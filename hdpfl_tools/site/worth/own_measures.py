@@ -72,10 +72,8 @@ def source_of(site: Profile, table: Path | None, *, every: bool) -> tuple[DataSo
         raise ProfileError("profile: [data] is missing; set 'data.format' and 'data.path'")
     if table is not None:
         if site.data.format not in TABLES:
-            raise ProfileError("'--table' needs the 'data.format' csv or parquet in the profile")
-        kind = "parquet" if table.suffix.lower() in (".parquet", ".pq") else "csv"
-        changes = {"path": table, "format": kind, "holdout": 0.0}
-        return site.data.model_copy(update=changes), OTHER_TABLE
+            raise ProfileError("'--table' needs a 'data.format' of a table in the profile")
+        return site.data.elsewhere(table), OTHER_TABLE
     if every:
         return site.data, EVERY
     if site.data.holdout == 0:

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.config.data_source import NOBODY, Withdrawn
+from hdpfl_flower.config.redacted import Redacted
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.system.extras import extra
 from hdpfl_tools.tables.images.image_bounds import opened, turn_of
-from hdpfl_tools.tables.table_reader import Redacted
 
 if TYPE_CHECKING:
     from PIL.Image import Image

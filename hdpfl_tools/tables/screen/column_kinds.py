@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.config.data_source import OwnColumn
+from hdpfl_flower.config.redacted import Redacted
 from hdpfl_flower.data.columns import Mask, Notation, Texts, days_in
 from hdpfl_tools.tables.own_table import marked_number
+from hdpfl_tools.tables.screen.cell_forms import (
+    chapters_of_icd,
+    factors_of_ages,
+    forms_in,
+    in_words,
+    units_in,
+)
 from hdpfl_tools.tables.screen.losses import Labels, Loss, counted, loss
-from hdpfl_tools.tables.table_reader import Redacted
+from hdpfl_tools.tables.sources.date_forms import CENTURY, DATES, FORMS, PARTIAL_DATES, read_by
 
-_TIMES = (  # noqa: SIM905 - a list of them would be a page
-    "| %H:%M| %H:%M:%S|T%H:%M:%S| %H:%M:%S.%f|T%H:%M:%S.%f|T%H:%M%z|T%H:%M:%S%z|T%H:%M:%S.%f%z"
-    "| %H:%M:%S%z| %H:%M:%S.%f%z| %H:%M:%S %z| %H:%M:%S.%f %z| %H:%M:%S UTC| %H:%M:%S.%f UTC"
-    "|:%H:%M:%S|:%H:%M:%S.%f"
-).split("|")
-_DAYS = (  # noqa: SIM905 - a list of them would be a page
-    "%Y-%m-%d|%d.%m.%Y|%d/%m/%Y|%m/%d/%Y|%Y%m%d|%Y/%m/%d|%d-%m-%Y|%m-%d-%Y|%d%b%Y|%d-%b-%Y|%d %b %Y"
-    "|%d%b%y|%d-%b-%y|%d.%m.%y|%d/%m/%y|%m/%d/%y|%m.%d.%Y|%b %d %Y|%b %d, %Y"
-).split("|")
-DATES = tuple(f"{day}{time}" for day in _DAYS for time in _TIMES)
-CENTURY = 1930
-"""First year of two digits in a draft; the site chooses."""
-_SHAPES = {"%Y": "[0-9]{4}", "%y": "[0-9]{2}", "%b": "[A-Za-z]{3}", "%f": "[0-9]+"}
-_SHAPES |= {"%z": "(?:Z|[+-][0-9]{2}:?[0-9]{2})"}
 _BEGIN = re.compile("[0-9]|[A-Za-z]{3} [0-9]")
 _READABLE = 0.8
 _CODES, _WORDS = 10, 20
@@ -38,7 +33,10 @@ _MOST_TEXTS = 1000
 _CODE = re.compile(r"-?(9+|8+|7+)(\.0*)?")
 _SERIAL = (14_611, 54_789)
 """Excel's days of 1940-01-01 and 2050-01-01."""
-_MARKED = re.compile(r"(<=?|>=?|\u2264|\u2265)? *[+-]?[0-9][0-9.,' ]*(.{0,12})", re.DOTALL)
+_LIMIT = re.compile("^(<=?|>=?|\u2264|\u2265) *")
+_MINUS = re.compile("[0-9][0-9.,' ]*-")
+_UNIT = 0.05
+"""Share of a column's cells from which a mark is a unit, and no error."""
 
 Kind = Literal["number", "category", "date", "left out"]
 
@@ -87,24 +85,27 @@ def kind_of(
         lost = _lost(texts, held & ~read, held, labels)
         note = f"{said}date, {share}: {', '.join(formats)}{_two_orders(texts, held, formats)}"
         return ColumnKind(name, "date", note, formats, lost=lost)
-    written, numbers = _as_numbers(texts, held, notation)
+    written, numbers, units = _as_numbers(texts, held, notation)
     is_number = np.isfinite(numbers) & held
     if is_number.sum() >= _READABLE * count:
         lost = _lost(texts, held & ~is_number, held, labels)
         share += f", {lost.lost} of them no number"
         kind, note = _numeric(numbers[is_number], share, most_frequent(texts, held))
+        if written.is_marked and kind != "number":  # with a unit they are no codes and no ids
+            kind, note = "number", f"number, {share}"
         marked = held & is_number & ~np.isfinite(texts.numbers(notation))
         if marked.any():
-            note += f"; {int(marked.sum())} with marks: {most_frequent(texts, marked)}"
+            note += f"; {int(marked.sum())} with marks: {most_frequent(texts, marked)}{units}"
         return ColumnKind(name, kind, said + note, as_written=written, lost=lost)
-    different = len(np.unique(texts.rows[held]))
+    if units:
+        return ColumnKind(name, "number", f"{said}number, {share}{units}", as_written=written)
+    different, texts_held = len(np.unique(texts.rows[held])), counted(texts, held)
     if different <= _WORDS and (2 * different <= count or different <= 2):
-        return ColumnKind(
-            name, "category", f"{said}category, {share}: {most_frequent(texts, held)}"
-        )
-    return ColumnKind(
-        name, "left out", f"{said}left out, {different} different texts: free text, or an id (--id)"
-    )
+        note = f"{said}category, {share}: {most_frequent(texts, held)}{forms_in(texts_held)}"
+        return ColumnKind(name, "category", note)
+    forms = forms_in(texts_held) or ": free text, or an id (--id)"
+    why = chapters_of_icd(texts_held) or f"{different} different texts{forms}"
+    return ColumnKind(name, "left out", f"{said}left out, {why}")
 
 
 def _lost(texts: Texts, bad: Mask, held: Mask, labels: Labels | None) -> Loss:
@@ -113,25 +114,41 @@ def _lost(texts: Texts, bad: Mask, held: Mask, labels: Labels | None) -> Loss:
 
 def _as_numbers(
     texts: Texts, held: Mask, notation: Notation
-) -> tuple[OwnColumn, npt.NDArray[np.float64]]:
-    """Return marks of numbers, and the numbers (n,)."""
+) -> tuple[OwnColumn, npt.NDArray[np.float64], str]:
+    """Return marks of numbers, the numbers (n,), and a note on units."""
     numbers = texts.numbers(notation)
     bad = held & ~np.isfinite(numbers)
     if not bad.any():
-        return OwnColumn(), numbers
-    counts = np.bincount(texts.rows[bad], minlength=len(texts.values))
-    units: Counter[str] = Counter()
-    has_limit = False
-    for place in np.flatnonzero(counts):
-        match = _MARKED.fullmatch(texts.plain[place].decode(errors="replace"))
-        if match:
-            has_limit = has_limit or bool(match[1])
-            units[match[2]] += int(counts[place])
-    # A unit is written often; a text that is written once is no unit but an error.
-    strip = [unit for unit, n in units.items() if unit and n >= 0.05 * held.sum()]
-    written = OwnColumn.model_validate({"strip": strip, "below-limit": "half" if has_limit else ""})
-    read = [marked_number(text, written, notation) for text in texts.plain]
-    return written, np.array(read, dtype=np.float64)[texts.rows]
+        return OwnColumn(), numbers, ""
+    # Of ASCII signs: a trailing minus of Unicode is one, too.
+    plain = Texts(texts.plain, texts.rows)
+    odd = {text: count for text, count in counted(plain, bad).items() if not text.endswith("…")}
+    limits = [text for text in odd if _LIMIT.match(text)]
+    minus = sum(count for text, count in odd.items() if _MINUS.fullmatch(text))
+    bare = Counter[str]()
+    for text, count in odd.items():
+        bare[_LIMIT.sub("", text)] += count
+    units = units_in(bare, notation)
+    units.pop("", None)
+    units = {unit: of for unit, of in units.items() if len(of) >= _UNIT * held.sum()}
+    bare_numbers = {"": numbers[held & ~bad].tolist()} if (held & ~bad).any() else {}
+    keys: dict[str, Any] = {
+        "below-limit": "half" if limits else "",
+        "trailing-minus": minus >= _UNIT * held.sum(),
+    }
+    note = ""
+    if len(units) > 1:
+        # Never stripped together: values may lie tenfold apart.
+        note = f"; {len(units)} units: {in_words(units | bare_numbers)}: a factor each in 'units'"
+        keys["units"] = factors_of_ages(units) or dict.fromkeys(units, math.nan)
+    elif units:
+        keys["strip"] = [*units]
+        if bare_numbers:
+            note = f"; a unit in some cells alone: {in_words(units | bare_numbers)}: is it that of"
+            note += " the others, too?"
+    written = OwnColumn.model_construct(**{key.replace("-", "_"): of for key, of in keys.items()})
+    values = [marked_number(text, written, notation) for text in texts.plain]
+    return written, np.array(values, dtype=np.float64)[texts.rows], note
 
 
 def _numeric(numbers: npt.NDArray[np.float64], share: str, values: str) -> tuple[Kind, str]:
@@ -173,31 +190,6 @@ def _likely_codes(different: npt.NDArray[np.float64], counts: npt.NDArray[np.int
     )
 
 
-def _shape(form: str) -> re.Pattern[str]:
-    pieces = (
-        _SHAPES.get(piece, "[0-9]{1,2}") if piece[:1] == "%" else re.escape(piece)
-        for piece in re.split("(%.)", form)
-    )
-    return re.compile("".join(pieces))
-
-
-_FORMS = {form: _shape(form) for form in DATES}
-
-
-def _read_by(form: str, values: dict[str, int]) -> list[str]:
-    shape = _FORMS[form]
-    return [
-        value
-        for value in values
-        if shape.fullmatch(value) and np.isfinite(days_in(value.encode(), (form,), CENTURY))
-    ]
-
-
-def is_date(text: str) -> bool:
-    """Return whether any known format reads ``text``."""
-    return any(_read_by(form, {text: 1}) for form in DATES)
-
-
 def _sample(texts: Texts, held: Mask) -> dict[str, int]:
     """Return counts of some distinct texts."""
     used = np.unique(texts.rows[held])
@@ -215,10 +207,11 @@ def _formats(texts: Texts, held: Mask) -> tuple[str, ...]:
     begun = (count for value, count in values.items() if _BEGIN.match(value))
     if sum(begun) < _READABLE * total:
         return ()
-    left, formats = dict(values), []
+    left, formats = dict(values), list[str]()
     while left:
-        read = {form: _read_by(form, left) for form in DATES}
-        best = max(DATES, key=lambda form: sum(values[value] for value in read[form]))
+        tried = (*DATES, *PARTIAL_DATES) if formats else DATES
+        read = {form: read_by(form, left) for form in tried}
+        best = max(tried, key=lambda form: sum(values[value] for value in read[form]))
         if sum(values[value] for value in read[best]) < 0.05 * total:
             break
         formats.append(best)
@@ -232,9 +225,9 @@ def _two_orders(texts: Texts, held: Mask, formats: tuple[str, ...]) -> str:
     values = _sample(texts, held)
     for form in formats:
         other = form.replace("%d", "%_").replace("%m", "%d").replace("%_", "%m")
-        if other not in _FORMS or other == form:
+        if other not in FORMS or other == form:
             continue
-        mine, theirs = {*_read_by(form, values)}, {*_read_by(other, values)}
+        mine, theirs = {*read_by(form, values)}, {*read_by(other, values)}
         shared = {value: value.encode() for value in mine & theirs}
         twice = sum(
             values[value]

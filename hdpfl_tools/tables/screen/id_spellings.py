@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hdpfl_tools.tables.table_reader import Redacted
+from hdpfl_flower.config.redacted import Redacted
 
 _LONGEST = 40
 

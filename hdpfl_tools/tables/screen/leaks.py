@@ -17,14 +17,26 @@ TELLING = 0.98
 """AUROC of one feature alone from which it is taken for the label."""
 LEAST = 10
 """Least records of a label, and of all others, for a warning."""
+CROWD = 50
+"""Least records of a column for a look at how they fill its bounds."""
+CROWDED = 0.1
+"""Share of the bounds below which nine of ten records are crowded."""
 IDS = 20
 """Whole numbers, all different, above which they are taken for ids."""
 
 
 def about_features(
-    raw: RawTable, schema: Schema, site_table: OwnTable, labels: Labels
+    raw: RawTable, schema: Schema, site_table: OwnTable, labels: Labels, used: Mask
 ) -> Iterator[str]:
-    """Yield warnings about constants, ids and leaks."""
+    """Yield lines about missing cells, constants, ids and leaks.
+
+    Args:
+        raw: the table.
+        schema: of the run.
+        site_table: how the site writes it.
+        labels: of all rows.
+        used: rows that training uses, shape ``(n,)``.
+    """
     for column in schema.columns:
         marks = (*schema.missing, *column.missing)
         cells, missing = site_table.read(raw, column.name, column.aliases, marks)
@@ -34,12 +46,15 @@ def about_features(
             texts, places = site_table.choices(column.name, column.categories)
             index = cells.lookup(texts)
             values = np.where(index >= 0, places[index], np.nan)
-        held = np.isfinite(values) & ~missing
+        held = np.isfinite(values) & ~missing & used
+        yield from _about_missing(column.name, missing, used, site_table)
         different, name = np.unique(values[held]), f"warning: column '{column.name}'"
         if len(different) == 1 and held.sum() >= LEAST:
             yield f"{name} is constant: it teaches nothing, and ε is spent on it all the same"
         elif _are_ids(different, int(held.sum())) and isinstance(column, NumberColumn):
             yield f"{name}: every number is another: an id is no feature; is it one?"
+        elif isinstance(column, NumberColumn) and not column.typical:
+            yield from _about_crowd(column, values[held])
         told = telling(values, held, labels, is_number=isinstance(column, NumberColumn))
         if told > TELLING:
             yield (
@@ -47,6 +62,39 @@ def about_features(
                 "outcome, or known only after it? A model of it is of no use; take it out of the "
                 "schema"
             )
+
+
+def _about_missing(name: str, missing: Mask, used: Mask, site_table: OwnTable) -> Iterator[str]:
+    """Yield a line about the missing cells of a column."""
+    gone, rows = int((missing & used).sum()), int(used.sum())
+    if site_table.own(name).absent:
+        yield (
+            f"column '{name}': this site has none ('absent'), filled in all {rows} records of "
+            "training: its feature is constant"
+        )
+    elif gone and gone == rows:
+        line = f"warning: column '{name}' is missing in every record that training uses: its"
+        others = int((~missing & ~used).sum())
+        rest = f"; the {others} cells that hold something are of other rows" if others else ""
+        yield f"{line} feature is constant, and ε is spent on it all the same{rest}"
+    elif gone:
+        yield f"column '{name}': {gone} of {rows} cells are missing and filled"
+
+
+def _about_crowd(column: NumberColumn, values: npt.NDArray[np.float64]) -> Iterator[str]:
+    """Yield a warning where nine of ten records lie in a tenth of the bounds or less."""
+    if len(values) < CROWD:
+        return
+    low, high = np.quantile(np.clip(values, *column.bounds), (0.05, 0.95))
+    # Halves before the differences, which may overflow.
+    share = (high / 2 - low / 2) / (column.bounds[1] / 2 - column.bounds[0] / 2)
+    if share < CROWDED:
+        yield (
+            f"warning: column '{column.name}': nine of ten records lie in {100 * share:.1f} % of "
+            "'bounds': the model sees little of it beside the noise, and loses accuracy; ask the "
+            "coordinator for narrower 'bounds', or for a 'typical' mean and deviation that are "
+            "known in public"
+        )
 
 
 def _are_ids(different: npt.NDArray[np.float64], held: int) -> bool:

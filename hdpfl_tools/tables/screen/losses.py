@@ -10,13 +10,14 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from hdpfl_flower.config.redacted import Redacted
 from hdpfl_flower.data.columns import Cells, Mask, Texts
 from hdpfl_flower.data.schema import Column, EventColumn, Label, NumberColumn, Schema
 from hdpfl_tools.tables.own_table import OwnTable, outcomes
+from hdpfl_tools.tables.screen.cell_forms import forms_in
 from hdpfl_tools.tables.screen.lost_rows import (
     Ints,
     LostRow,
@@ -25,7 +26,7 @@ from hdpfl_tools.tables.screen.lost_rows import (
     lost_rows,
     one_cell_longer,
 )
-from hdpfl_tools.tables.table_reader import RawTable, Redacted
+from hdpfl_tools.tables.table_reader import RawTable
 from hdpfl_tools.tables.table_records import Summary, encode_column, event_of, is_time, outcomes_of
 
 WARNED, MOST = 0.01, 0.2
@@ -179,6 +180,7 @@ class TableLosses(Redacted):
         outcomes: unreadable labels, by column.
         cells: unreadable ones, by column.
         clipped: numbers outside of the bounds, by column.
+        dates: columns whose cells are dates.
     """
 
     rows: Loss
@@ -188,6 +190,7 @@ class TableLosses(Redacted):
     outcomes: Mapping[str, Loss]
     cells: Mapping[str, Loss]
     clipped: Mapping[str, Loss]
+    dates: frozenset[str] = frozenset()
 
     @property
     def tests(self) -> int:
@@ -211,11 +214,14 @@ class TableLosses(Redacted):
             yield "", message
         for name, cells in columns.items():
             if cells.lost:
+                forms = forms_in(cells.texts, dates=name in self.dates)
                 message = (
                     f"{cells.level(self.tests)}column '{name}': {cells.lost} of {cells.held} cells "
-                    f"that hold something cannot be read{cells.in_words(self.tests)}. Say how the "
-                    "site writes them: 'decimal', 'missing' or 'encoding' in [data], 'values', "
-                    f"'missing', 'strip', 'below-limit' or 'to' in [data.columns.{name}]"
+                    f"that hold something cannot be read{cells.in_words(self.tests)}"
+                    f"{forms and '. Of them' + forms.removeprefix(':')}. Say how the "
+                    "site writes them: 'decimal', 'thousands', 'missing' or 'encoding' in [data], "
+                    "'values', 'missing', 'strip', 'units', 'below-limit' or 'to' in "
+                    f"[data.columns.{name}]"
                 )
                 yield name, message
         for name, cells in self.clipped.items():
@@ -249,8 +255,10 @@ class TableLosses(Redacted):
         )
 
 
-def table_losses(raw: RawTable, schema: Schema, site_table: OwnTable) -> TableLosses:
-    """Return the losses of ``raw``, with its ``lost`` rows."""
+def table_losses(
+    raw: RawTable, schema: Schema, site_table: OwnTable, used: Mask | None = None
+) -> TableLosses:
+    """Return the losses of ``raw``, clipped numbers of ``used`` rows."""
     lost = lost_rows(raw.lost)
     labels = labels_of(raw, schema, site_table, lost)
     cells: dict[str, Loss] = {}
@@ -260,9 +268,10 @@ def table_losses(raw: RawTable, schema: Schema, site_table: OwnTable) -> TableLo
         cells[column.name] = _cells_lost(column, bad, missing, raw, schema, site_table, labels)
         if isinstance(column, NumberColumn):
             numbers = site_table.read(raw, column.name, column.aliases, ())[0].numbers
-            outside = ~missing & ((numbers < column.bounds[0]) | (numbers > column.bounds[1]))
+            of_training = ~missing if used is None else ~missing & used
+            outside = of_training & ((numbers < column.bounds[0]) | (numbers > column.bounds[1]))
             texts = counted(raw.columns[site_table.wanted(column.name, column.aliases)], outside)
-            clipped[column.name] = loss(outside, ~missing, labels, texts)
+            clipped[column.name] = loss(outside, of_training, labels, texts)
     of_label = {
         outcome.column: _cells_lost(
             outcome, *unreadable(outcome, raw, schema, site_table), raw, schema, site_table, None
@@ -271,7 +280,8 @@ def table_losses(raw: RawTable, schema: Schema, site_table: OwnTable) -> TableLo
     }
     rows = loss_of_rows(len(raw.positions), len(lost), labels)
     doubtful = raw.lost.doubtful if raw.lost else 0
-    return TableLosses(rows, tuple(lost), doubtful, labels, of_label, cells, clipped)
+    dates = frozenset(name for name, column in site_table.columns.items() if column.to)
+    return TableLosses(rows, tuple(lost), doubtful, labels, of_label, cells, clipped, dates)
 
 
 def _cells_lost(
@@ -332,12 +342,8 @@ def _texts(
     return texts + Counter({f"(a date {order} 'reference')": late} if late else {})
 
 
-def counted(column: Any, rows: Mask) -> Counter[str]:
+def counted(texts: Texts, rows: Mask) -> Counter[str]:
     """Return the count of each text in ``rows`` of a column."""
-    texts = column.texts()
-    if texts is None:
-        kind = "(a type of Parquet that is neither number nor text; dates need 'to')"
-        return Counter({kind: int(rows.sum())} if rows.any() else {})
     counts = np.bincount(texts.rows[rows], minlength=len(texts.values))
     counted_texts: Counter[str] = Counter()
     for row in np.flatnonzero(counts):

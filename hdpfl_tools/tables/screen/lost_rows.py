@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_tools.tables.table_reader import LostRows, Redacted
+from hdpfl_flower.config.redacted import Redacted
+from hdpfl_tools.tables.sources.csv_rows import LostRows
 
 BROKEN = "broken by a line break outside of quotes"
 LONG, SHORT = "with a delimiter outside of quotes", "with too few cells"

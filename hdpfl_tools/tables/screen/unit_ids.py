@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.columns import Notation, Texts
-from hdpfl_flower.errors import DataError
 from hdpfl_tools.tables.images.image_folder import listing
 from hdpfl_tools.tables.own_table import OwnTable
 from hdpfl_tools.tables.table_reader import load_table
@@ -38,9 +37,5 @@ def unit_ids(source: DataSource) -> list[bytes]:
         return [os.fsencode(name) for name in dict.fromkeys(folders)]
     site_table = OwnTable.of(source)
     wanted = site_table.wanted(source.id)
-    texts = (
-        load_table(source.path, source.format, [wanted], site_table.form).columns[wanted].texts()
-    )
-    if texts is None:
-        raise DataError(f"column '{source.id}' has a type that cannot be an id; store it as text")
+    texts = load_table(*source.place, [wanted], site_table.form).columns[wanted]
     return list(dict.fromkeys(text for text in texts.ids(site_table.form.notation) if text))

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from client_app.training.ditto import kept_personal_path, load_personal_model
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
@@ -28,10 +28,15 @@ ROWS = [f"{20 + i},{i % 10},{'yes' if i % 3 else 'no'}" for i in range(61)]
 ROUND = {"learning-rate": 0.5, "local-steps": 1, "clip-norm": 1.0}
 NOISES: dict[str, dict[str, Any]] = {
     "records": {},
-    "records, a private personal model": {"second": "private pull=0.1"},
-    "records, a personal model": {"second": "kept pull=0.1"},
-    "client": {"noise": "client", "second": "kept pull=0.1"},
-    "server": {"noise": "server", "strategy": "fedhdp", "delta": 1e-6, "second": "kept pull=0.1"},
+    "records, a private personal model": {"second": {"kind": "private", "pull": 0.1}},
+    "records, a personal model": {"second": {"kind": "kept", "pull": 0.1}},
+    "client": {"noise": "client", "second": {"kind": "kept", "pull": 0.1}},
+    "server": {
+        "noise": "server",
+        "strategy": "fedhdp",
+        "delta": 1e-6,
+        "second": {"kind": "kept", "pull": 0.1},
+    },
 }
 
 
@@ -71,7 +76,7 @@ def sent(folder: Path, rows: Sequence[str], terms: RunTerms) -> np.ndarray:
     """Return the update of a site, and its personal model where the terms ask for one."""
     reply = ask(site_of(folder, rows), terms)
     assert reply.has_content(), reply.error
-    numbers = [wire.read_update(reply.content, 3)]
+    numbers = [server_wire.read_update(reply.content, 3)]
     if terms.second:
         own = load_personal_model(kept_personal_path(folder / "state", terms), 3)
         assert own is not None
@@ -101,7 +106,7 @@ def metrics(folder: Path, rows: Sequence[str]) -> dict[str, float]:
     assert ask(profile, terms_with_test()).has_content()
     reply = ask(profile, terms_with_test(), kind=wire.EVALUATE)
     assert reply.has_content(), reply.error
-    return wire.read_metrics(reply.content)
+    return server_wire.read_metrics(reply.content)
 
 
 def test_tests_depend_on_held_out_rows(tmp_path: Path, sides: tuple[list[str], list[str]]) -> None:

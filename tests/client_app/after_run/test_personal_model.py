@@ -22,7 +22,7 @@ from client_app.training.ditto import (
     load_personal_model,
     train_personal_privately,
 )
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.engines import dpsgd
 from hdpfl_flower.errors import DataError, TermsError
@@ -53,7 +53,7 @@ from tests.hdpfl_flower.engines.updates import RATE, plan_of, records_of, start_
 @pytest.mark.parametrize("noise", ["records", "client", "server"])
 def test_a_personal_model_stays_and_survives_a_restart(tmp_path: Path, noise: str) -> None:
     profile = trusting(tmp_path)
-    terms = terms_of(**{**SERVER, "noise": noise, "second": "kept pull=0.1"})
+    terms = terms_of(**{**SERVER, "noise": noise, "second": {"kind": "kept", "pull": 0.1}})
     reply = ask(profile, terms, 1)
     assert set(reply.content) == {"update"}
     path = kept_personal_path(tmp_path / "state", terms)
@@ -73,7 +73,7 @@ def test_a_personal_model_stays_and_survives_a_restart(tmp_path: Path, noise: st
 
 
 def test_a_damaged_model_costs_no_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    profile, terms = make_site(tmp_path), terms_of(**{"second": "kept pull=0.1"})
+    profile, terms = make_site(tmp_path), terms_of(**{"second": {"kind": "kept", "pull": 0.1}})
     assert ask(profile, terms, 1).has_content()
     path = kept_personal_path(tmp_path / "state", terms)
     path.write_bytes(b"torn")
@@ -84,7 +84,7 @@ def test_a_damaged_model_costs_no_round(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def test_death_over_the_model_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    profile, terms = make_site(tmp_path), terms_of(**{"second": "kept pull=0.1"})
+    profile, terms = make_site(tmp_path), terms_of(**{"second": {"kind": "kept", "pull": 0.1}})
     monkeypatch.setattr("client_app.training.ditto._train", killed)
     with pytest.raises(KeyboardInterrupt):
         ask(profile, terms, 1)
@@ -97,10 +97,12 @@ def test_a_strong_pull_keeps_the_personal_model_at_the_global_one(tmp_path: Path
     from hdpfl_flower.models.networks import arrays_of, build_model, flatten
 
     distances = []
-    for pull in ("0", "10"):  # at η·λ = 1 every step starts from the global model again
-        terms = terms_of(**{"learning-rate": 0.1, "second": f"kept pull={pull}", "noise": "client"})
-        ask(noising(tmp_path / pull), terms)
-        path = kept_personal_path(tmp_path / pull / "state", terms)
+    for pull in (0, 10):  # at η·λ = 1 every step starts from the global model again
+        terms = terms_of(
+            **{"learning-rate": 0.1, "second": {"kind": "kept", "pull": pull}, "noise": "client"}
+        )
+        ask(noising(tmp_path / str(pull)), terms)
+        path = kept_personal_path(tmp_path / str(pull) / "state", terms)
         own = load_personal_model(path, 3)
         shared = flatten(arrays_of(build_model(terms.model, task_for(terms), 1)))
         assert own is not None
@@ -110,13 +112,18 @@ def test_a_strong_pull_keeps_the_personal_model_at_the_global_one(tmp_path: Path
 
 def test_a_round_done_again_trains_no_second_time(tmp_path: Path) -> None:
     """A simulation that goes on after a crash repeats a round, and has trained its part of it."""
-    config = {"second": "kept pull=0.1", "runs-dir": str(tmp_path), "run-id": "r", "rounds": 2}
+    config = {
+        "second": {"kind": "kept", "pull": 0.1},
+        "runs-dir": str(tmp_path),
+        "run-id": "r",
+        "rounds": 2,
+    }
     run = RunConfig.parse({**config, "epsilons": "8", "batch-sizes": "64"})
     terms = run.terms
     grid, model = LocalGrid(4, [1], config=run, ledgers_in_files=True), model_of(terms)
     size, vectors = sum(array.numpy().size for array in model.values()), []
     for server_round in (1, 1, 2):
-        content = wire.write_instructions(terms, server_round, model)
+        content = server_wire.write_instructions(terms, server_round, model)
         (reply,) = grid.send_and_receive([Message(content, 3, wire.TRAIN)])
         assert reply.has_content()
         vectors.append(load_personal_model(simulated_personal_path(run, 1), size))
@@ -130,16 +137,18 @@ def test_a_round_done_again_trains_no_second_time(tmp_path: Path) -> None:
 def test_metrics_leave_only_where_disclosed(tmp_path: Path, listed: list[str]) -> None:
     disclose = json.dumps(listed)
     profile = make_site(tmp_path, holdout=0.5, disclose=disclose, more=CLIENT_NOISE)
-    terms = terms_with_test(**{"second": "kept pull=0.1", "learning-rate": 0.5, "noise": "client"})
+    terms = terms_with_test(
+        **{"second": {"kind": "kept", "pull": 0.1}, "learning-rate": 0.5, "noise": "client"}
+    )
     ask(profile, terms, 1)
     own = next((tmp_path / "state").glob("personal*"))
     content = own.read_bytes()
     own.unlink()
-    before = wire.read_metrics(ask(profile, terms, 1, wire.EVALUATE).content)
+    before = server_wire.read_metrics(ask(profile, terms, 1, wire.EVALUATE).content)
     assert set(before) == {"accuracy", "loss"}  # there is no personal model
     own.write_bytes(content)
     ask(profile, terms, 2)
-    after = wire.read_metrics(ask(profile, terms, 2, wire.EVALUATE).content)
+    after = server_wire.read_metrics(ask(profile, terms, 2, wire.EVALUATE).content)
     assert ("personal-loss" in after) == ("personal-accuracy" in after) == (len(listed) == 2)
     if len(listed) == 2:
         assert after["personal-loss"] != after["loss"]
@@ -156,7 +165,8 @@ def test_metrics_leave_only_where_disclosed(tmp_path: Path, listed: list[str]) -
 def test_a_run_tells_them_by_level(tmp_path: Path) -> None:
     config = {
         "strategy": "fedhdp", "evaluation": "sites", "rounds": 2, "runs-dir": str(tmp_path),
-        "epsilons": "2,2,inf,inf", "second": "kept pull=0.1", "dataset": "digits", "schema": "",
+        "epsilons": "2,2,inf,inf", "second": {"kind": "kept", "pull": 0.1}, "dataset": "digits",
+        "schema": "",
         "run-id": "r",
     }  # fmt: skip
     metrics = run_in_process(config_of(**config), 4).rounds[-1]["metrics"]

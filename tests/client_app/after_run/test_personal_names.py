@@ -24,7 +24,7 @@ from hdpfl_flower.errors import DataError
 from tests.client_app.messages import ask, make_site, terms_of
 from tests.client_app.training.test_client_level import SERVER, trusting
 
-PLAIN, PRIVATE = {"second": "kept"}, {"second": "private"}
+PLAIN, PRIVATE = {"second": {"kind": "kept"}}, {"second": {"kind": "private"}}
 FAR = 1e6
 """No step of a round leads so far from the global model."""
 
@@ -75,7 +75,7 @@ def test_a_private_model_of_a_like_run_starts_at_the_global_one(tmp_path: Path) 
 def test_a_private_model_of_a_run_that_was_an_unnoised_one_before(tmp_path: Path) -> None:
     """Without a plan, for a trusted server, nothing froze its terms; then it asks for noise."""
     profile = trusting(tmp_path)
-    plain = terms_of(**{**SERVER, "second": "kept pull=0.1"})
+    plain = terms_of(**{**SERVER, "second": {"kind": "kept", "pull": 0.1}})
     private = terms_with("run-1", PRIVATE)
     assert ask(profile, plain).has_content()
     plant(kept_personal_path(tmp_path / "state", plain), kind="kept")

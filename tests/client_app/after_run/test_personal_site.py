@@ -15,20 +15,21 @@ from client_app.after_run.personal_model import personal_model_file, read_person
 from client_app.site.personal_state import kept_state_path, load_state
 from client_app.site.site import Site
 from client_app.work import own_round
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import Declined
 from hdpfl_flower.ledger.account import Account
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.site_ledger import Reservation
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model
 from hdpfl_flower.models.parts import parts_of, select
 from hdpfl_tools.simulation.sites import Place, SimulatedSite
 from tests.client_app.dying import dying, killed
 from tests.client_app.messages import CLIENT_NOISE, make_site, send, terms_of
 
-HEAD = {"model": "mlp:3", "work": "alternate", "local-steps": 2, "learning-rate": 0.5}
+HEAD = {"model": "mlp:3", "work": {"kind": "alternate"}, "local-steps": 2, "learning-rate": 0.5}
 TUNED = {**HEAD, "after": {"tuning": {"steps": 3}}}
 Node = dict[str, Any]
 
@@ -54,7 +55,7 @@ def ask(
     arrays = whole_of(terms, seed)
     if not whole:
         arrays = select(arrays, terms.model, task_for(terms), terms.work.sent_part)
-    content = wire.write_instructions(terms, server_round, wire.write_model(arrays))
+    content = server_wire.write_instructions(terms, server_round, server_wire.write_model(arrays))
     return send({"profile": str(profile)}, kind, content)
 
 
@@ -179,7 +180,7 @@ def test_death_over_tuning_tunes_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("training", ["joint", "alternate", "frozen", "offset"])
 def test_a_repeated_message_gets_the_same_bytes(tmp_path: Path, training: str) -> None:
-    profile, terms = make_site(tmp_path), own_terms(work=training)
+    profile, terms = make_site(tmp_path), own_terms(work={"kind": training})
     first = payload(ask(profile, terms))
     path = state_path(tmp_path, terms)
     before, changed = path.read_bytes(), path.stat().st_mtime_ns
@@ -246,10 +247,10 @@ def test_another_models_state_is_free(tmp_path: Path, caplog: pytest.LogCaptureF
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"work": "joint mask=published"}, "published"),
+        ({"work": {"kind": "joint", "mask": "published"}}, "published"),
         ({"noise": "client"}, "simulated sites alone"),
         ({"noise": "server", "strategy": "fedhdp", "delta": 1e-6}, "simulated sites alone"),
-        ({"noise": "client", "work": "offset"}, "simulat"),
+        ({"noise": "client", "work": {"kind": "offset"}}, "simulat"),
     ],
 )
 def test_what_only_simulations_may_ask_for_is_declined(
@@ -334,12 +335,12 @@ def test_rounds_in_another_order_are_one_release_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"work": "joint"},
-        {"work": "alternate stays=body"},
-        {"work": "plain"},
-        {"work": "alternate own-steps=1"},
-        {"work": "alternate mask=random"},
-        {"work": "alternate mask=charged-top-k"},
+        {"work": {"kind": "joint"}},
+        {"work": {"kind": "alternate", "stays": "body"}},
+        {"work": {"kind": "plain"}},
+        {"work": {"kind": "alternate", "own-steps": 1}},
+        {"work": {"kind": "alternate", "mask": "random"}},
+        {"work": {"kind": "alternate", "mask": "charged-top-k"}},
         {"after": {"tuning": {"steps": 5}}},
         {"after": {"tuning": {"steps": 3, "part": "all"}}},
         {"after": {"tuning": {"steps": 3}, "prior": {"share": 0.25}}},
@@ -360,7 +361,8 @@ def test_terms_of_parts_stay_within_a_run(tmp_path: Path, more: dict[str, Any]) 
 def test_no_reply_holds_a_number_of_the_personal_vector(tmp_path: Path, training: str) -> None:
     disclose = '["metrics", "personal-metrics", "batch-size", "declared-records", "epsilon"]'
     profile = make_site(tmp_path, disclose=disclose, holdout=0.3)
-    terms = own_terms(**{**TUNED, "work": "offset rate=0.5" if training == "offset" else training})
+    rate = {"rate": 0.5} if training == "offset" else {}
+    terms = own_terms(**{**TUNED, "work": {"kind": training, **rate}})
     terms = terms.updated(evaluation="sites")
     replies, kept = [], []
     for server_round in (1, 2, 3):
@@ -383,7 +385,7 @@ def test_no_reply_holds_a_number_of_the_personal_vector(tmp_path: Path, training
             assert text not in sent
     (update,) = (reply for reply in replies[:1])
     size = parts.size if training == "offset" else parts.body.stop - parts.body.start
-    assert len(wire.read_update(update.content, size)) == size
+    assert len(server_wire.read_update(update.content, size)) == size
 
 
 def _bytes_of(reply: Message) -> bytes:
@@ -399,7 +401,9 @@ def _bytes_of(reply: Message) -> bytes:
     return b"".join([*found, *numbers, repr(reply.content).encode()])
 
 
-@pytest.mark.parametrize("more", [{"work": "alternate mask=published"}, {"noise": "client"}])
+@pytest.mark.parametrize(
+    "more", [{"work": {"kind": "alternate", "mask": "published"}}, {"noise": "client"}]
+)
 def test_the_round_refuses_simulated_parts(tmp_path: Path, more: dict[str, Any]) -> None:
     """Behind the policy's own check: no other way leads to such a round at a real site."""
     profile = Profile.load(make_site(tmp_path, more=CLIENT_NOISE))

@@ -13,7 +13,7 @@ from scipy import stats
 from client_app.after_run.personal_model import personal_model_file, read_personal_model
 from client_app.releases import prior
 from client_app.releases.prior import count_labels, log_prior, mean_offset, sum_residuals
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.networks import arrays_of, build_model
@@ -136,7 +136,7 @@ def sealed_counts(folder: Path) -> np.ndarray | None:
 
 
 def finish(folder: Path, terms: Any) -> Any:
-    content = wire.write_instructions(terms, terms.rounds, model_in(terms, 3))
+    content = server_wire.write_instructions(terms, terms.rounds, model_in(terms, 3))
     return send({"profile": str(folder / "profile.toml")}, wire.FINISH, content)
 
 
@@ -274,6 +274,6 @@ def test_a_regression_is_measured_when_the_run_ends(tmp_path: Path) -> None:
     assert kinds(tmp_path)[1, Prior.release] == "sealed"
     path = personal_model_file(tmp_path / "state", "run-1")
     before = path.read_bytes()
-    other = wire.write_instructions(terms, terms.rounds, model_in(terms, 2))
+    other = server_wire.write_instructions(terms, terms.rounds, model_in(terms, 2))
     assert send({"profile": str(profile)}, wire.FINISH, other).has_error()
     assert path.read_bytes() == before

@@ -118,7 +118,7 @@ def test_the_noise_is_that_of_the_updates_that_were_sent(tmp_path: Path) -> None
     [
         ({"strategy": "local"}, "needs one model, and 'local'"),
         ({"strategy": "mr-mtl"}, "needs one model, and 'mr-mtl'"),
-        ({"strategy": "ppsgd"}, "'work' = 'offset'"),
+        ({"strategy": "ppsgd"}, "'work.kind' = 'offset'"),
         ({"strategy": "dp-fedavg", "noise": "server"}, "'after.shrink' follows the noise"),
     ],
 )

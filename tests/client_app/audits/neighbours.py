@@ -7,7 +7,7 @@ largest of them, and any other order shows it. And the *head* of FedRep: a recor
 batches of the head alone; where the head is noisy, the body's update is hardly moved by it, and
 where it was trained without noise, the gradients of all others show it. And the *prior*: its noisy
 counts, or its noisy sum of residuals, judged by the share of ε that the plan says they cost; the
-noisy histogram of scores likewise.
+noisy histogram of scores and the first message likewise.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from client_app.releases import half_of
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Training
 from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.record_moments import record_sum
 from hdpfl_flower.measures.score_cells import count_cells
 from hdpfl_flower.models.evaluation import predict_apart
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.audit import evidence_of, guesses_of
 from hdpfl_flower.privacy.noise import RandomStream, ReleaseStreams
+from hdpfl_flower.releases import asked_kind
+from hdpfl_flower.releases.moments import Moments
 from hdpfl_flower.releases.prior import Prior
 from hdpfl_flower.releases.scores import Scores
-from hdpfl_flower.system.paths import available_cores
+from hdpfl_flower.system.devices import available_cores
 from hdpfl_tools.site.audit import CLIP_NORM, Finding, _Advance, _threads
 from tests.client_app.audits.personal import PUBLISHED, RULES, AuditedSite, own_site
 
@@ -78,7 +81,7 @@ def attack_support(
         _threads(training.torch_threads or available_cores()),
         own_site(terms, IMAGES, training, SUPPORT_EPSILON, BATCH, RECORDS) as site,
     ):
-        plan = site.plan[0]
+        plan = site.paid_plan.plan
         for release, member in enumerate(members[0]):
             kept = support(site.over(one if member else ordinary), start)
             scores[0, release] = _out_of_order(kept, start)
@@ -124,7 +127,7 @@ def _model(spec: str, task: Task) -> Arrays:
 
 def _support_terms(rule: str, steps: int) -> RunTerms:
     return RunTerms().updated(
-        **{**RULES[rule], "work": f"{RULES[rule]['work']} own-steps=1"},
+        **{**RULES[rule], "work": {**RULES[rule]["work"], "own-steps": 1}},
         model="mlp:32", rounds=1, local_steps=steps + 1, clip_norm=1.0, learning_rate=1.0,
         evaluation="none",
     )  # fmt: skip
@@ -159,7 +162,7 @@ def attack_head(training: Training, *, advance: _Advance = lambda: None) -> Find
         own_site(terms, _POINTS, training, HEAD_EPSILON, _OTHERS + 1, _OTHERS + 1) as opened,
     ):
         site = replace(opened, draw=_outside)
-        plan = site.plan[0]
+        plan = site.paid_plan.plan
         start, records, way = _worst(site)
         for release, member in enumerate(members[0]):
             scores[0, release] = (
@@ -196,7 +199,7 @@ def attack_prior(task: Task, training: Training, *, advance: _Advance = lambda: 
         evaluation="none",
     )
     with own_site(terms, task, training, HEAD_EPSILON, _OTHERS, _OTHERS) as site:
-        plan, model = site.plan[0], _model("logreg", task)
+        plan, model = site.paid_plan.plan, _model("logreg", task)
         zeros = None if classes else {n: np.zeros_like(array) for n, array in model.items()}
         for release, member in enumerate(members[0]):
             sealed = half_of(Prior).prepare(site.over(_with(records, member)), plan, zeros)()
@@ -224,7 +227,7 @@ def attack_scores(training: Training, *, advance: _Advance = lambda: None) -> Fi
         evaluation="none",
     )
     with own_site(terms, task, training, HEAD_EPSILON, _OTHERS, _OTHERS) as site:
-        plan, model = site.plan[0], _model("logreg", task)
+        plan, model = site.paid_plan.plan, _model("logreg", task)
         outputs = predict_apart("logreg", task, model, records.features)
         place = count_cells(task, outputs[2:], records.targets[2:].astype(np.int64)).argmax()
         for release, member in enumerate(members[0]):
@@ -235,6 +238,35 @@ def attack_scores(training: Training, *, advance: _Advance = lambda: None) -> Fi
     return Finding("scores", paid, evidence_of(scores, members), MEASURED, len(records))
 
 
+def attack_first(content: str, training: Training) -> Finding:
+    """Return what a run's one first message shows of one record, along its whole vector.
+
+    Args:
+        content: ``scales`` or ``table``.
+        training: with the threads.
+
+    Raises:
+        AccountingError: a released number is not finite.
+    """
+    members = np.random.default_rng().random((1, MEASURED)) < 0.5  # seeded by the system
+    scores, task = np.zeros((1, MEASURED)), Task.classification((13,), 2)
+    records = Records(np.ones((3, 13), np.float32), np.array([1, 1, 0]))
+    asks = {"first": {"moments": {"share": _SHARE, "content": content}}}
+    terms = RunTerms().updated(model="logreg", rounds=1, local_steps=1, evaluation="none", **asks)
+    kind = asked_kind(terms, Moments)
+    if kind is None:
+        raise RuntimeError("audit: no first message is asked for")
+    layout = kind.layout(terms, task)
+    line = record_sum(layout, records) - record_sum(layout, _with(records, last=False))
+    with own_site(terms, task, training, HEAD_EPSILON, _OTHERS, _OTHERS) as site:
+        plan = site.paid_plan.plan
+        for release, member in enumerate(members[0]):
+            sealed = half_of(Moments).prepare(site.over(_with(records, member)), plan, None)()
+            scores[0, release] = wire.read_sealed(sealed) @ line
+    paid = replace(plan, epsilon=_SHARE * plan.epsilon)
+    return Finding(f"first, {content}", paid, evidence_of(scores, members), MEASURED, len(records))
+
+
 def _worst(site: AuditedSite) -> tuple[Arrays, Records, npt.NDArray[np.float64]]:
     """Return a model and records of which the last moves the un-noised body most, and its way.
 
@@ -242,7 +274,7 @@ def _worst(site: AuditedSite) -> tuple[Arrays, Records, npt.NDArray[np.float64]]
     head decides which half has a gradient left.
     """
     found, worst = 0.0, None
-    clean = replace(site.plan[0], noise_multiplier=0.0)
+    clean = replace(site.paid_plan.plan, noise_multiplier=0.0)
     start = {n: array * np.float32(_SCALE) for n, array in _model("mlp:8", _POINTS).items()}
     for seed, zeros in _SEARCHED:
         point = np.random.default_rng(seed).normal(size=(1, 13)).astype(np.float32)

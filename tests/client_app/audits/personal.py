@@ -32,12 +32,12 @@ import numpy.typing as npt
 from client_app.after_run.personal_model import assemble
 from client_app.releases.tuning import tune
 from client_app.site.personal_state import load_state, personal_state_path
-from client_app.site.site import Site
+from client_app.site.site import PaidPlan, Site
 from client_app.training.trainer import Trainer
 from client_app.work import local_work
 from client_app.work.base import LocalWork
 from client_app.work.parted import PartedWork
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.profile import Profile, Training
 from hdpfl_flower.config.tables_of_terms import tables_of
 from hdpfl_flower.config.terms import RunTerms
@@ -49,7 +49,7 @@ from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.audit import guesses_of
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import Plan, make_plan
-from hdpfl_flower.system.paths import available_cores
+from hdpfl_flower.system.devices import available_cores
 from hdpfl_flower.wire import Instructions, WireError
 from hdpfl_tools.site.audit import CLIP_NORM, DELTA, Finding, _Advance, _threads
 
@@ -64,19 +64,19 @@ ROUNDS, STEPS, TUNING = 2, 2, 12
 """Steps of the tuning outweigh those of the rounds: a fault of theirs alone must show."""
 PUBLISHED = "dsu-published"
 RULES: Mapping[str, Mapping[str, Any]] = {
-    "fedper": {"work": "joint"},
-    "fedper, body": {"work": "joint stays=body"},
-    "fedrep": {"work": "alternate"},
-    "fedbabu": {"work": "frozen", "after": {"tuning": {"steps": TUNING}}},
-    "ppsgd": {"work": "offset"},
-    "ppsgd, head": {"work": "offset of=head"},
+    "fedper": {"work": {"kind": "joint"}},
+    "fedper, body": {"work": {"kind": "joint", "stays": "body"}},
+    "fedrep": {"work": {"kind": "alternate"}},
+    "fedbabu": {"work": {"kind": "frozen"}, "after": {"tuning": {"steps": TUNING}}},
+    "ppsgd": {"work": {"kind": "offset"}},
+    "ppsgd, head": {"work": {"kind": "offset", "of": "head"}},
     "tuning, head": {"after": {"tuning": {"steps": TUNING}}},
     "tuning, all": {"after": {"tuning": {"steps": TUNING, "part": "all"}}},
     **{
-        f"dsu, {mask}": {"work": f"alternate mask={mask}"}
+        f"dsu, {mask}": {"work": {"kind": "alternate", "mask": mask}}
         for mask in ("noisy-updates", "charged-top-k", "random", "global-magnitude")
     },
-    PUBLISHED: {"work": "alternate mask=published"},
+    PUBLISHED: {"work": {"kind": "alternate", "mask": "published"}},
 }
 """What each rule makes of the terms; ``dsu-published`` is the one that must be refuted."""
 _LENGTH, _TARGET, _STEP = 2.0**13, 2.0**20, 2.0**-20
@@ -112,10 +112,11 @@ class AuditedSite(Site):
         return _given(self.learns)
 
     @cached_property
-    def plan(self) -> tuple[Plan, ChargedPlan]:
+    def paid_plan(self) -> PaidPlan:
         """The audit's plan; nothing is charged."""
         plan = _given(self.audited)
-        return plan, ChargedPlan(plan.to_json(), self.terms.to_json(), plan.epsilon, plan.delta)
+        charged = ChargedPlan(plan.to_json(), self.terms.to_json(), plan.epsilon, plan.delta)
+        return PaidPlan(plan, charged)
 
     def training_records(self) -> Records:
         """Return the made-up records."""
@@ -151,14 +152,16 @@ class AuditedSite(Site):
             AccountingError: a released number is not finite.
         """
         terms = self.terms
-        shared = wire.write_model(select(model, terms.model, self.task, terms.work.sent_part))
+        shared = server_wire.write_model(
+            select(model, terms.model, self.task, terms.work.sent_part)
+        )
         trainer = Trainer(self, Instructions(terms, server_round, shared, "", ""))
         try:
-            sent = wire.read_sealed(trainer.run(plan or self.plan[0]))
+            sent = wire.read_sealed(trainer.run(plan or self.paid_plan.plan))
         except WireError:
             raise AccountingError("audit: a released number is not finite") from None
         if store:
-            trainer.keep(replayed=False, plan=plan or self.plan[0])
+            trainer.keep(replayed=False, plan=plan or self.paid_plan.plan)
         return sent
 
 
@@ -199,7 +202,7 @@ def attack_rule(
         model=f"mlp:{WIDTH}", rounds=ROUNDS, local_steps=STEPS, clip_norm=CLIP_NORM,
         learning_rate=_STEP * WIDTH / CLIP_NORM, evaluation="none",
         after={kind: {**table, "steps": TUNING} for kind, table in tables_of(asked.after).items()},
-        **({"work": f"alternate mask=published share={1 / (WIDTH + 2)}"} if published else {}),
+        **({"work": {**RULES[PUBLISHED]["work"], "share": 1 / (WIDTH + 2)}} if published else {}),
     )  # fmt: skip
     members = np.random.default_rng().random((releases, WIDTH)) < 0.5  # seeded by the system
     scores, plan = np.zeros((releases, WIDTH)), None
@@ -207,7 +210,7 @@ def attack_rule(
         for release, taken in enumerate(members):
             with own_site(asked, TASK, training, EPSILON) as site:
                 scores[release] = _release(site.over(_records(taken, _signs(_whole(site)))))
-                plan = site.plan[0]
+                plan = site.paid_plan.plan
             advance()
     # The first release sets the cut, and is not judged by it.
     first, taken = scores[0], members[0]
@@ -274,7 +277,7 @@ def _release(site: AuditedSite) -> Scores:
         kept += _layers(sent)[0].diagonal() != 0
     if terms.work.reads_clean_weights:
         return kept  # the support alone
-    plan = site.plan[0]
+    plan = site.paid_plan.plan
     if plan.cost_of("tuning") is not None:
         moved += wire.read_sealed(tune(site, plan, assemble(site, shared, terms.rounds)))
     body, head = (moves * way for moves, way in zip(_layers(moved), _ways(site), strict=True))

@@ -22,8 +22,7 @@ from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.audit import evidence_of
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.system.devices import present
-from hdpfl_flower.system.paths import available_cores
+from hdpfl_flower.system.devices import available_cores, present
 from hdpfl_tools.site.audit import CLIP_NORM, Finding, _Advance, _threads
 
 RELEASES = 600

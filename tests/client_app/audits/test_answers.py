@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from client_app.site.site import Site
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.models.task import Records
 from tests.client_app.messages import ask, make_site, send, terms_with_test
 
@@ -36,16 +36,16 @@ def attack_answers(profile: Path) -> dict[int, bool]:
         run, server_round = divmod(number, int(str(RUN["rounds"])))
         terms = terms_with_test(**RUN, **{"run-id": f"run-{run}"})
         assert ask(profile, terms, server_round + 1).has_content()
-        model = wire.write_model(
+        model = server_wire.write_model(
             {
                 "1.weight": np.array([[50.0, 0.0]], np.float32),  # of ages as -1 … 1
                 "1.bias": np.array([50.5 - age], np.float32),
             }
         )
-        content = wire.write_instructions(terms, server_round + 1, model)
+        content = server_wire.write_instructions(terms, server_round + 1, model)
         reply = send({"profile": str(profile)}, wire.EVALUATE, content)
         if reply.has_content():
-            right[age] = wire.read_metrics(reply.content)["accuracy"]
+            right[age] = server_wire.read_metrics(reply.content)["accuracy"]
     pairs = [(age, right[age] - right[age + 1]) for age in AGES if {age, age + 1} <= right.keys()]
     return {age: change > 0 for age, change in pairs if change}
 

@@ -32,6 +32,7 @@ from hdpfl_tools.site.audit import (
     canary_records,
     default_training,
 )
+from hdpfl_tools.site.reports.lifetime import order_for
 
 EPSILON, DELTA = 3.0, 1e-5
 LIVES, WIDTH = 16, 1_250
@@ -44,7 +45,7 @@ def life(
 ) -> tuple[npt.NDArray[np.float64], float]:
     """Return the canaries' scores over the life of a ledger, in σ, and what the runs' μ is."""
     path = folder / f"{seed}.sqlite"
-    ledger = Ledger.create(path, EPSILON, DELTA, order=renyi.order_for(EPSILON, DELTA))
+    ledger = Ledger.create(path, EPSILON, DELTA, order=order_for(EPSILON, DELTA))
     records, training = canary_records(members), default_training()
     scores, precision, pick = np.zeros(WIDTH), 0.0, seed
     too_dear: set[int] = set()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from client_app.releases import prior, scores
+from client_app.releases import moments, prior, scores
 from hdpfl_flower.config.profile import Training
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.engines import dpsgd
@@ -28,6 +28,7 @@ from tests.client_app.audits.neighbours import (
     _outside,
     _with,
     _worst,
+    attack_first,
     attack_head,
     attack_prior,
     attack_scores,
@@ -144,6 +145,18 @@ def test_half_a_histograms_noise_is_refuted(monkeypatch: pytest.MonkeyPatch, sca
     assert finding.bound(CONFIDENT) > 2, "the attack sees what is released"
 
 
+@pytest.mark.parametrize("content", ["scales", "table"])
+@pytest.mark.parametrize("scale", [0.5, 1.0])
+def test_half_the_noise_of_a_first_message_is_refuted(
+    monkeypatch: pytest.MonkeyPatch, content: str, scale: float
+) -> None:
+    monkeypatch.setattr(moments, "add_noise", noise_of(lambda _: scale))
+    finding = attack_first(content, default_training())
+    assert finding.plan.epsilon == 4
+    assert finding.violates == (scale < 1)
+    assert finding.bound(CONFIDENT) > 2, "the attack sees the release"
+
+
 # The record outside the batch.
 
 
@@ -212,9 +225,11 @@ def test_terms_without_parts_are_none_of_these() -> None:
 
 
 def test_the_parts_of_a_run_are_audited_on_the_canaries_model() -> None:
-    run = RunTerms().updated(rounds=30, model="cnn", work="joint", after={"tuning": {"steps": 3}})
+    run = RunTerms().updated(
+        rounds=30, model="cnn", work={"kind": "joint"}, after={"tuning": {"steps": 3}}
+    )
     own = personal_terms(run)
-    assert own == RunTerms().updated(work="joint", after={"tuning": {"steps": 3}})
+    assert own == RunTerms().updated(work={"kind": "joint"}, after={"tuning": {"steps": 3}})
 
 
 def test_it_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,15 +15,14 @@ from torch import nn
 from typer.testing import CliRunner
 
 from client_app.after_run.final_model import FinalModel, write_final_model
-from client_app.site.site import Remembered
-from hdpfl_flower import wire
+from client_app.site.remembered import Remembered
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models import backbones
 from hdpfl_flower.models.backbones import over
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.system.weight_files import weight_file
-from hdpfl_flower.work.backbone import read_backbone
 from hdpfl_tools.site.commands import app
 from tests.client_app.messages import make_site, model_of, send, terms_of
 
@@ -67,7 +66,7 @@ def test_a_file_of_weights_that_cannot_be_read_is_not_kept(tmp_path: Path) -> No
 
 
 def terms(digest: str) -> RunTerms:
-    return terms_of(backbone=f"own function={FUNCTION} width=3 weights={digest}")
+    return terms_of(backbone={"kind": "own", "function": FUNCTION, "width": 3, "weights": digest})
 
 
 def policy(digest: str, function: str = FUNCTION) -> str:
@@ -77,7 +76,7 @@ def policy(digest: str, function: str = FUNCTION) -> str:
 def ask(profile: Path, asked: RunTerms, server_round: int, memory: RecordDict) -> int | None:
     """Return the code of a refusal; None where the site trained."""
     kind = wire.TRAIN if server_round else wire.JOIN
-    content = wire.write_instructions(asked, server_round, model_of(asked))
+    content = server_wire.write_instructions(asked, server_round, model_of(asked))
     reply = send({"profile": str(profile)}, kind, content, memory=memory)
     return reply.error.code if reply.has_error() else None
 
@@ -92,7 +91,7 @@ def releases(folder: Path) -> int:
 def test_a_site_that_lists_the_weights_trains_on_their_outputs(tmp_path: Path, digest: str) -> None:
     profile, memory = make_site(tmp_path, more=policy(digest)), RecordDict()
     asked = terms(digest)
-    assert {n: a.shape for n, a in wire.read_own(model_of(asked)).items()} == {
+    assert {n: a.shape for n, a in server_wire.read_own(model_of(asked)).items()} == {
         "1.weight": (1, 3),
         "1.bias": (1,),
     }
@@ -110,7 +109,7 @@ def test_outputs_are_computed_once_a_run_and_kept_encrypted(tmp_path: Path, dige
     assert len(memory["hdpfl.backbone"]["key"]) == 32  # type: ignore[arg-type]
     ages = [(20.0 + i, i % 10) for i in range(61)]
     scaled = np.array([(age / 50 - 1, dose / 5 - 1) for age, dose in ages], np.float32)
-    rows = over(read_backbone(asked.backbone), Task.classification((2,), 2)).embed(scaled)  # type: ignore[arg-type]
+    rows = over(asked.backbone, Task.classification((2,), 2)).embed(scaled)  # type: ignore[arg-type]
     assert (tmp_path / "state" / "backbone.bin").stat().st_size == 12 + rows.nbytes + 16
     files = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
     assert not [row for row in rows for content in files if row.tobytes() in content]
@@ -196,8 +195,16 @@ def test_the_check_of_a_site_reads_records_as_they_are_stored(tmp_path: Path, di
 def test_a_site_trains_adapters_and_exports_them_merged(tmp_path: Path, digest: str) -> None:
     """Of the rows themselves nothing is kept; without the file the site declines."""
     profile, memory = make_site(tmp_path, more=policy(digest)), RecordDict()
-    asked = terms_of(backbone=f"own function={FUNCTION} width=3 weights={digest} adapter=lora:1")
-    assert {name: array.shape for name, array in wire.read_own(model_of(asked)).items()} == {
+    asked = terms_of(
+        backbone={
+            "kind": "own",
+            "function": FUNCTION,
+            "width": 3,
+            "weights": digest,
+            "adapter": "lora:1",
+        }
+    )
+    assert {name: array.shape for name, array in server_wire.read_own(model_of(asked)).items()} == {
         "backbone.1.parametrizations.weight.0.b": (3, 1),
         "head.1.weight": (1, 3),
         "head.1.bias": (1,),
@@ -206,7 +213,7 @@ def test_a_site_trains_adapters_and_exports_them_merged(tmp_path: Path, digest: 
     assert not list(memory)
     assert not (tmp_path / "state" / "backbone.bin").exists()
     (tmp_path / "state").mkdir(exist_ok=True)
-    write_final_model(tmp_path / "state", FinalModel(asked, wire.read_own(model_of(asked))))
+    write_final_model(tmp_path / "state", FinalModel(asked, server_wire.read_own(model_of(asked))))
     target = tmp_path / "whole.safetensors"
     command = ["model", "show", "--profile", str(profile), "--to", str(target)]
     done = CliRunner().invoke(app, command)

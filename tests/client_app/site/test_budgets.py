@@ -11,7 +11,7 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from flwr.app import Message
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.privacy.plan import Plan
@@ -126,7 +126,7 @@ def test_terms_of_the_budget_cannot_change_in_mid_run(tmp_path: Path) -> None:
 def simulated(kind: str, **more: Any) -> tuple[Message, RunConfig]:
     config = config_of(dataset="digits", schema="", **{"epsilons": "0.5", **more})
     terms = config.terms
-    content = wire.write_instructions(terms, 1 if kind == wire.TRAIN else 0, model_of(terms))
+    content = server_wire.write_instructions(terms, 1 if kind == wire.TRAIN else 0, model_of(terms))
     node = {"partition-id": 0, "num-partitions": 4}
     return send(node, kind, content, in_process=True, config=config), config
 
@@ -147,7 +147,7 @@ def test_a_simulated_site_that_affords_no_round_still_says_who_it_is(tmp_path: P
     """Without its index it would be sorted by a node id, which is random."""
     more = {"noise-multiplier": 0.01, "runs-dir": str(tmp_path), "run-id": "none"}
     reply, _ = simulated(wire.JOIN, **more)
-    facts = wire.read_site(reply.content)
+    facts = server_wire.read_site(reply.content)
     assert facts["partition"] == 0
     assert facts["epsilon"] == 0.5
     assert "noise-std" not in facts

@@ -15,19 +15,20 @@ from flwr.app import Message
 
 from client_app.site import consent, inbox
 from client_app.site.app_digest import app_digest, is_pinned
-from client_app.site.refusals import read_refusals
 from client_app.site.site import Site
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import LedgerError, Refused, TermsError
-from hdpfl_flower.ledger.account import Approval, Request
-from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.account import Request
+from hdpfl_flower.ledger.ledger import Approval, Ledger
 from hdpfl_flower.privacy.policy import FREE_TERMS
+from hdpfl_tools.site import open_requests
+from hdpfl_tools.site.reports.site_series import read_refusals
 from tests.client_app.messages import ask, make_site, terms_of
 from tests.hdpfl_flower.privacy.test_policy import other_value
 
-KINDS = (wire.TRAIN, wire.EVALUATE, wire.JOIN, wire.query_of("scores"), wire.FINISH)
+KINDS = (wire.TRAIN, wire.EVALUATE, wire.JOIN, server_wire.query_of("scores"), wire.FINISH)
 
 
 @pytest.fixture(name="profile")
@@ -73,14 +74,14 @@ def test_unapproved_runs_wait(profile: Path, monkeypatch: pytest.MonkeyPatch, ki
     assert entries(profile) == ["cap"]
     assert not profile.with_name("state").exists()
     # The end of a run that nobody approved is nothing to decide on.
-    assert len(inbox.read_requests(ledger_of(profile))) == (kind != wire.FINISH)
+    assert len(open_requests.read_requests(ledger_of(profile))) == (kind != wire.FINISH)
     assert sum(read_refusals(ledger_of(profile)).counts.values()) == 0
 
 
 def test_an_approved_run_trains_and_the_request_shows_what_was_asked(profile: Path) -> None:
     terms = terms_of(purpose="Risk of stroke", coordinator="Dr. Ada, ada@example.org")
     assert code_of(ask(profile, terms, 0, wire.JOIN)) == wire.PENDING
-    (request,) = inbox.read_requests(ledger_of(profile))
+    (request,) = open_requests.read_requests(ledger_of(profile))
     assert (request.terms, request.app) == (terms, app_digest())
     assert stat.S_IMODE(inbox.inbox_path(ledger_of(profile)).stat().st_mode) == 0o600
     approve(profile, terms)
@@ -110,7 +111,7 @@ def test_changed_terms_need_a_new_approval(profile: Path, change: dict[str, obje
     approve(profile, terms_of(**approved))
     changed = terms_of(**{**approved, **change})
     assert code_of(ask(profile, changed)) == wire.PENDING
-    (request,) = inbox.read_requests(ledger_of(profile))
+    (request,) = open_requests.read_requests(ledger_of(profile))
     assert request.terms == changed
     assert "reserved" not in entries(profile)
 
@@ -179,7 +180,7 @@ def test_a_refused_run_stays_refused_under_whatever_terms(profile: Path) -> None
     for terms in (terms_of(), terms_of(rounds=2)):
         for kind in KINDS:
             assert code_of(ask(profile, terms, kind=kind)) == wire.REFUSED
-    assert inbox.read_requests(ledger_of(profile)) == []
+    assert open_requests.read_requests(ledger_of(profile)) == []
 
 
 @pytest.mark.parametrize("approval", ["each-run", "standing"])
@@ -200,7 +201,7 @@ def test_an_approval_can_be_withdrawn(profile: Path, approval: str) -> None:
 
 def test_a_policy_that_declines_leaves_no_request(profile: Path) -> None:
     assert code_of(ask(profile, terms_of(rounds=5000))) == wire.DECLINED
-    assert inbox.read_requests(ledger_of(profile)) == []
+    assert open_requests.read_requests(ledger_of(profile)) == []
 
 
 @pytest.mark.parametrize(
@@ -241,14 +242,14 @@ def test_a_flood_of_runs_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     asked = [ask_for(number) for number in range(inbox.MOST_RUNS + 5)]
     assert asked == [True] * inbox.MOST_RUNS + [False] * 5
-    waiting = inbox.read_requests(ledger)
+    waiting = open_requests.read_requests(ledger)
     assert [each.run_id for each in waiting] == [f"run-{n}" for n in range(inbox.MOST_RUNS)]
     clock += inbox.STALE
     assert not ask_for(99)
     assert ask_for(0) and ask_for(2) and ask_for(3, rounds=2)
     clock += timedelta(microseconds=1)
     assert ask_for(99)
-    found = {each.run_id: each.number for each in inbox.read_requests(ledger)}
+    found = {each.run_id: each.number for each in open_requests.read_requests(ledger)}
     assert found == {
         **{each.run_id: each.number for each in waiting if each.run_id != "run-1"},
         "run-3": inbox.MOST_RUNS + 1, "run-99": inbox.MOST_RUNS + 2,
@@ -263,18 +264,18 @@ def test_a_run_that_finds_no_room_waits_and_is_logged(
     assert "is not listed" not in caplog.text
     assert code_of(ask(profile, terms_of(**{"run-id": "run-2"}))) == wire.PENDING
     assert "run 'run-2' is not listed" in caplog.text
-    assert [each.run_id for each in inbox.read_requests(ledger_of(profile))] == ["run-1"]
+    assert [each.run_id for each in open_requests.read_requests(ledger_of(profile))] == ["run-1"]
 
 
 def test_a_request_keeps_the_time_of_its_first_until_its_terms_change(tmp_path: Path) -> None:
     ledger, seen = tmp_path / "ledger.sqlite", []
     for rounds in (3, 3, 4):
         inbox.file_request(ledger, terms_of(rounds=rounds), "app")
-        seen += inbox.read_requests(ledger)
+        seen += open_requests.read_requests(ledger)
     assert seen[0].first == seen[1].first < seen[1].last < seen[2].first == seen[2].last
     assert datetime.fromisoformat(seen[2].last) <= datetime.now(UTC)
-    inbox.remove_request(ledger, seen[0])  # what was decided is no longer what is asked for
-    assert inbox.read_requests(ledger) == [seen[2]]
+    open_requests.remove_request(ledger, seen[0])  # what was decided is no longer what is asked for
+    assert open_requests.read_requests(ledger) == [seen[2]]
 
 
 def test_a_request_waits_for_another_that_is_being_written(tmp_path: Path) -> None:
@@ -288,7 +289,7 @@ def test_a_request_waits_for_another_that_is_being_written(tmp_path: Path) -> No
         inbox.file_request(ledger, terms_of(**{"run-id": "run-2"}), "app")
     ends.join()
     writing.close()
-    assert len(inbox.read_requests(ledger)) == 2
+    assert len(open_requests.read_requests(ledger)) == 2
 
 
 def test_a_damaged_file_changes_no_reply_and_is_named(profile: Path) -> None:
@@ -296,7 +297,7 @@ def test_a_damaged_file_changes_no_reply_and_is_named(profile: Path) -> None:
     path.write_bytes(b"no database" * 100)
     assert code_of(ask(profile, terms_of())) == wire.PENDING
     with pytest.raises(LedgerError, match="remove the file"):
-        inbox.read_requests(ledger_of(profile))
+        open_requests.read_requests(ledger_of(profile))
 
 
 @pytest.mark.parametrize("text", ["two\nlines", "\x1b[2J", "x" * 501, "a\u202eb"])
@@ -367,7 +368,7 @@ def test_a_run_for_other_nodes_leaves_no_request(profile: Path, kind: str, sites
     profile.write_text(profile.read_text() + f'[policy]\nonly-named = "{OWN}"\n')
     reply = ask(profile, terms_of(sites=sites, **{"min-sites": 1}), kind=kind)
     assert code_of(reply) == wire.DECLINED
-    assert inbox.read_requests(ledger_of(profile)) == []
+    assert open_requests.read_requests(ledger_of(profile)) == []
     assert entries(profile) == ["cap"]
     assert read_refusals(ledger_of(profile)).counts["declined", "policy"] == 1
 
@@ -377,7 +378,7 @@ def test_a_run_that_names_this_node_waits_for_its_operator(profile: Path, sites:
     profile.write_text(profile.read_text() + f'[policy]\nonly-named = "{OWN}"\n')
     terms = terms_of(sites=sites, **{"min-sites": 1})
     assert code_of(ask(profile, terms, kind=wire.JOIN)) == wire.PENDING
-    (request,) = inbox.read_requests(ledger_of(profile))
+    (request,) = open_requests.read_requests(ledger_of(profile))
     assert request.terms.sites == sites
     approve(profile, terms)
     assert not ask(profile, terms, kind=wire.JOIN).has_error()

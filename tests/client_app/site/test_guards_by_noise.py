@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.ledger.ledger import Ledger
 from tests.client_app.messages import CLIENT_NOISE, SCHEMA, ask, make_site, model_of, send, terms_of
@@ -129,7 +129,7 @@ def test_the_forbidden_is_declined(tmp_path: Path, name: str, noise: str, strate
     guard, profile = GUARDS[name], willing(tmp_path)
     guard.setup(profile)
     asked = terms_in(noise, strategy, **guard.asks)
-    content = wire.write_instructions(asked, 1, model_of(terms_of()))
+    content = server_wire.write_instructions(asked, 1, model_of(terms_of()))
     reply = send({"profile": str(profile)}, wire.TRAIN, content)
     assert code_of(reply) == wire.DECLINED
     assert reply.error.reason == "declined"
@@ -161,7 +161,7 @@ def test_metrics_leave_only_where_disclosed(tmp_path: Path, noise: str, strategy
 def test_a_joining_site_tells_no_secret(tmp_path: Path, noise: str, strategy: str) -> None:
     reply = ask(willing(tmp_path), terms_in(noise, strategy), 0, wire.JOIN)
     assert reply.has_content(), reply.error
-    assert wire.read_site(reply.content) == {}
+    assert server_wire.read_site(reply.content) == {}
 
 
 @pytest.mark.parametrize(("noise", "strategy"), MODES)
@@ -169,7 +169,7 @@ def test_a_round_gets_one_payload(tmp_path: Path, noise: str, strategy: str) -> 
     profile = willing(tmp_path)
     one, again = (ask(profile, terms_in(noise, strategy)) for _ in range(2))
     np.testing.assert_array_equal(
-        wire.read_update(one.content, 3), wire.read_update(again.content, 3)
+        server_wire.read_update(one.content, 3), server_wire.read_update(again.content, 3)
     )
     other = ask(profile, terms_in(noise, strategy, **{"clip-norm": 0.9}))
     assert code_of(other) == wire.DECLINED

@@ -15,7 +15,7 @@ from torch import nn
 
 from client_app.site import site
 from client_app.site.site import check_sizes
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.models import networks as models
 from hdpfl_flower.models.task import Task
 from tests.client_app.messages import CLIENT_NOISE, ask, make_site, model_of, send, terms_of
@@ -32,12 +32,12 @@ WAYS = {
     "a layer of images": (wire.TRAIN, {"dataset": "mnist"}, ""),
     "client's noise": (wire.TRAIN, {"noise": "client"}, ""),
     "server's noise": (wire.TRAIN, SERVER, ""),
-    "personal": (wire.TRAIN, {"second": "kept pull=0.5"}, ""),
+    "personal": (wire.TRAIN, {"second": {"kind": "kept", "pull": 0.5}}, ""),
     "private personal": (
-        wire.TRAIN, {"second": "private pull=0.5"}, "",
+        wire.TRAIN, {"second": {"kind": "private", "pull": 0.5}}, "",
     ),
-    "choose": (wire.TRAIN, {"choice": "gaussian times=1"}, wire.CHOOSE),
-    "pull": (wire.TRAIN, {"work": "plain pull=0.1"}, wire.PULL),
+    "choose": (wire.TRAIN, {"choice": {"kind": "gaussian", "times": 1}}, wire.CHOOSE),
+    "pull": (wire.TRAIN, {"work": {"kind": "plain", "pull": 0.1}}, wire.PULL),
     "offset": (wire.TRAIN, {}, wire.OFFSET),
     "project": (wire.TRAIN, {}, "project"),
     "evaluate": (wire.EVALUATE, {**KEPT, "evaluation": "sites"}, ""),
@@ -65,7 +65,7 @@ def test_large_models_stay_meta(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     reply = send(
         {"profile": str(profile)},
         kind,
-        wire.write_instructions(terms, 1, small, **extra(use, small)),
+        server_wire.write_instructions(terms, 1, small, **extra(use, small)),
     )
     assert reply.error.code == wire.DECLINED
     assert devices == ["meta"]
@@ -75,7 +75,7 @@ def extra(use: str, small: ArrayRecord) -> dict[str, Any]:
     """Return what else a message of this use carries."""
     if use in (wire.CHOOSE, wire.PULL, wire.OFFSET):
         return {"others": [small], "use": use}
-    return {"project": wire.WHOLE} if use else {}
+    return {"project": server_wire.WHOLE} if use else {}
 
 
 SCRIPT = """
@@ -83,7 +83,7 @@ import json, resource, sys, time
 from pathlib import Path
 from tests.client_app.messages import ask, model_of, send, terms_of
 from tests.client_app.site.test_model_bounds import KEPT, WAYS, extra
-from hdpfl_flower import wire
+from hdpfl_flower import wire, server_wire
 
 def bytes_in(column):
     return int(open("/proc/self/statm").read().split()[column]) * resource.getpagesize()
@@ -98,7 +98,7 @@ for way in ways:
     kind, more, use = WAYS[way]
     terms = terms_of(model=spec, **more)
     begun = time.monotonic()
-    content = wire.write_instructions(terms, 1, small, **extra(use, small))
+    content = server_wire.write_instructions(terms, 1, small, **extra(use, small))
     reply = send({"profile": str(profile)}, kind, content)
     code = reply.error.code if reply.has_error() else 0
     found[way] = [code, time.monotonic() - begun]
@@ -154,7 +154,7 @@ LONG: dict[str, dict[str, Any]] = {
 def test_limits_of_terms_hold(tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str) -> None:
     profile = make_site(tmp_path)
     before = (tmp_path / "ledger.sqlite").read_bytes()
-    content = wire.write_instructions(terms_of(), 1, model_of(terms_of()))
+    content = server_wire.write_instructions(terms_of(), 1, model_of(terms_of()))
     content["instructions"]["terms"] = json.dumps({**terms_of().as_config(), **LONG[what]})
     with caplog.at_level("ERROR", "hdpfl.site"):
         reply = send({"profile": str(profile)}, wire.TRAIN, content)
@@ -176,7 +176,7 @@ def test_a_message_above_the_policy_is_declined_before_a_byte_of_it_is_read(
     model, others = model_of(terms), [ArrayRecord({"x": one})] if with_others else []
     if not with_others:
         model["more"] = one
-    content = wire.write_instructions(terms, 2, model, others=others, use=wire.PULL)
+    content = server_wire.write_instructions(terms, 2, model, others=others, use=wire.PULL)
     monkeypatch.setattr(wire, "model_digest", lambda model: read.append(model) or "0" * 64)
     reply = send({"profile": str(profile)}, wire.TRAIN, content)
     assert reply.error.code == wire.DECLINED

@@ -15,32 +15,33 @@ from typing import Any
 import pytest
 from flwr.app import RecordDict
 
-from client_app import app as app_module
 from client_app.site import prepared_records
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.data import run_task
 from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.site_ledger import SiteLedger
 from hdpfl_tools.site.approval.preparation import bind_run
+from hdpfl_tools.site.reports.site_series import read_refusals
 from hdpfl_tools.tables import site_data
 from tests.client_app.messages import ask, make_site, model_of, send, terms_of, terms_with_test
 from tests.client_app.training.test_client_level import SERVER, noising, trusting
 from tests.client_app.training.test_private_choice import choosing, says_no, says_yes
 
-PERSONAL = {"second": "kept pull=0.1", "learning-rate": 0.5}
+PERSONAL = {"second": {"kind": "kept", "pull": 0.1}, "learning-rate": 0.5}
 
 
 def request(**more: Any) -> RecordDict:
     """Return the request for round 1 under such terms."""
     terms = terms_of(**more)
-    return wire.write_instructions(terms, 1, model_of(terms))
+    return server_wire.write_instructions(terms, 1, model_of(terms))
 
 
 def choice() -> RecordDict:
     """Return a request to choose one of two models."""
     terms = choosing()
     others = [says_yes(terms)]
-    return wire.write_instructions(terms, 1, says_no(terms), others=others, use=wire.CHOOSE)
+    return server_wire.write_instructions(terms, 1, says_no(terms), others=others, use=wire.CHOOSE)
 
 
 def holding_out(folder: Path) -> Path:
@@ -57,10 +58,14 @@ ASKED: dict[str, tuple[Callable[[Path], Path], str, RecordDict]] = {
     "a private personal model": (
         make_site,
         wire.TRAIN,
-        request(**{**PERSONAL, "second": "private"}),
+        request(**{**PERSONAL, "second": {"kind": "private"}}),
     ),
     "a client's noise": (noising, wire.TRAIN, request(noise="client", strategy="fedhdp")),
-    "the server's noise": (trusting, wire.TRAIN, request(**SERVER, **{"second": "kept pull=0.1"})),
+    "the server's noise": (
+        trusting,
+        wire.TRAIN,
+        request(**SERVER, **{"second": {"kind": "kept", "pull": 0.1}}),
+    ),
     "metrics": (holding_out, wire.EVALUATE, request(evaluation="sites")),
 }
 """What a server asks for: the site, the message's type and its content."""
@@ -91,7 +96,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
                     monkeypatch.setattr(module, attribute, wrapped)
     load, opened = Profile.load.__func__, Ledger.__init__  # type: ignore[attr-defined]
     monkeypatch.setattr(Profile, "load", classmethod(counted("profile", load)))
-    monkeypatch.setattr(Ledger, "__init__", counted("ledger", opened))
+    monkeypatch.setattr(SiteLedger, "__init__", counted("ledger", opened))
     return found
 
 
@@ -121,12 +126,9 @@ def test_a_refusal_parses_once_reads_no_record(tmp_path: Path, calls: Counter[st
     """The round is none of the plan's: the site declines, and counts that beside its ledger."""
     config = {"profile": str(make_site(tmp_path))}
     terms = terms_of()
-    content = wire.write_instructions(terms, 99, model_of(terms))
+    content = server_wire.write_instructions(terms, 99, model_of(terms))
     calls.clear()
     reply = send(config, wire.TRAIN, content)
     assert reply.error.code == wire.DECLINED
     assert (calls["profile"], calls["records"], calls["export"]) == (1, 0, 0)
-    assert (
-        app_module.refusals.read_refusals(tmp_path / "ledger.sqlite").counts["declined", "terms"]
-        == 1
-    )
+    assert read_refusals(tmp_path / "ledger.sqlite").counts["declined", "terms"] == 1

@@ -18,7 +18,7 @@ import pytest
 from flwr.app import Message
 
 from client_app.site import prepared_records
-from client_app.site.prepared_records import Facts, head_of, read_prepared
+from client_app.site.prepared_records import Facts, read_prepared
 from client_app.site.site import Site
 from hdpfl_flower import formats, wire
 from hdpfl_flower.config.data_source import Withdrawn
@@ -26,16 +26,20 @@ from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import DataError, Declined, HDPFLError, LedgerError
-from hdpfl_flower.ledger.account import MOST_UNUSED
-from hdpfl_flower.ledger.ledger import Ledger
-from hdpfl_flower.models.site_records import SiteRecords
-from hdpfl_flower.models.task import Records
+from hdpfl_flower.ledger.ledger import MOST_UNUSED, Ledger
+from hdpfl_flower.models.task import Records, SiteRecords
 from hdpfl_tools.site.approval import preparation
+from hdpfl_tools.site.approval.preparation import head_of
+from hdpfl_tools.tables import frozen_table
+from hdpfl_tools.tables.frozen_table import import_table
 from hdpfl_tools.tables.site_data import read_site_data
 from tests.client_app.messages import SCHEMA, ask, make_site, terms_of
 from tests.client_app.site.test_withdrawal import WITH_ID, site_with_ids, withdraw, write_table
 
-STATED: dict[str, str] = {"schema": "", "task": "classification shape=2 classes=2"}
+STATED: dict[str, str] = {
+    "schema": "",
+    "task": {"kind": "classification", "shape": "2", "classes": 2},
+}
 
 
 def site_of(profile: Path, terms: RunTerms) -> Site:
@@ -88,7 +92,9 @@ def of_kind(folder: Path, kind: str, name: str) -> tuple[Path, RunTerms]:
         unit.mkdir(parents=True, exist_ok=True)
         image.fromarray(np.full((6, 6), 10 * number, np.uint8)).save(unit / "a.png")
     profile.write_text(text.replace("[data]", '[data]\nid = "folder"'))
-    return profile, terms_of(schema="", task="classification shape=1,4,4 classes=2 id=folder")
+    return profile, terms_of(
+        schema="", task={"kind": "classification", "shape": "1,4,4", "classes": 2, "id": "folder"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,24 +143,31 @@ def test_a_prepared_file_holds_no_id(tmp_path: Path) -> None:
     assert b"PATIENT-123456" not in the_file(tmp_path).read_bytes()
 
 
-def test_a_changed_export_counts_from_the_next_approval_on(
+def test_a_changed_table_declines_until_it_is_checked_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also where a record was deleted, or all of them; the site's log names it in one line."""
+    """Nothing is charged; a run then goes on with the records that its approval saw."""
     profile, terms = table(tmp_path)
+    ledger = tmp_path / "ledger.sqlite"
     before = site_of(profile, terms).training_records()
-    assert not caplog.text
-    write_table(tmp_path, without=(b"7",))
+    entries, export = kinds(tmp_path), (tmp_path / "records.csv").read_bytes()
+    for changed in (export[: len(export) // 4], export.split(b"\n")[0], export.replace(b",", b";")):
+        (tmp_path / "records.csv").write_bytes(changed)
+        for asked in (terms, terms.updated(run_id="run-2")):
+            with pytest.raises(Declined, match="not the one that was checked"):
+                site_of(profile, asked).training_records()
+    assert ask(profile, terms).error.code == wire.DECLINED
+    assert kinds(tmp_path) == entries
+    (tmp_path / "records.csv").write_bytes(export)  # another time of change alone
     assert same(site_of(profile, terms).training_records(), before)
-    assert [record.message[:25] for record in caplog.records] == ["the export changed since "]
-    caplog.clear()
-    (tmp_path / "records.csv").unlink()
-    assert ask(profile, terms).has_content()
-    assert [record.message[:25] for record in caplog.records] == ["the export changed since "]
     write_table(tmp_path, without=(b"7",))
+    import_table(Profile.load(profile).data, ledger)
+    assert same(site_of(profile, terms).training_records(), before)
+    (tmp_path / "records.csv").unlink()  # the frozen table is what is read
+    assert ask(profile, terms).has_content()
     later = terms.updated(run_id="run-2")
     assert len(site_of(profile, later).training_records()) == len(before) - 1
-    assert len(site_of(profile, terms).training_records()) == len(before)
+    assert same(site_of(profile, terms).training_records(), before)
 
 
 def test_a_changed_profile_counts_from_the_next_approval_on(
@@ -199,7 +212,11 @@ def test_runs_of_one_schema_share_a_file_until_the_export_changes(
     text = (tmp_path / "records.csv").read_text()
     (tmp_path / "records.csv").write_text(text.replace("7.0,", "8.0,"))
     os.utime(tmp_path / "records.csv", ns=(state.st_atime_ns, state.st_mtime_ns))
-    site_of(profile, terms.updated(run_id="same size and time")).training_records()
+    other = terms.updated(run_id="same size and time")
+    with pytest.raises(Declined, match="not the one that was checked"):
+        site_of(profile, other).training_records()
+    import_table(Profile.load(profile).data, tmp_path / "ledger.sqlite")
+    site_of(profile, other).training_records()
     withdraw(tmp_path, b"12")
     records = site_of(profile, terms.updated(run_id="withdrawn")).training_records()
     # 31 in the export now: some of the rows of 7 are those of 8.
@@ -307,14 +324,14 @@ def test_an_export_that_changes_while_it_is_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profile, terms = table(tmp_path)
-    real = preparation.stored_site_data
+    real = frozen_table._write
 
-    def meanwhile(*words: Any) -> Any:
-        data = real(*words)
+    def meanwhile(*words: Any, **keys: Any) -> Any:
+        counts = real(*words, **keys)
         write_table(tmp_path, without=(b"7",))
-        return data
+        return counts
 
-    monkeypatch.setattr(preparation, "stored_site_data", meanwhile)
+    monkeypatch.setattr(frozen_table, "_write", meanwhile)
     with pytest.raises(DataError, match="changed while it was read"):
         site_of(profile, terms).training_records()
 

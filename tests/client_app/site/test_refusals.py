@@ -12,9 +12,11 @@ from threading import Thread
 import pytest
 
 from client_app.site import refusals
-from client_app.site.refusals import REASONS, count_refusal, read_refusals, refusals_path, word_of
-from hdpfl_flower import wire
+from client_app.site.refusals import REASONS, count_refusal, refusals_path, word_of
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.errors import Declined, HDPFLError, LedgerError, Reason
+from hdpfl_tools.site.reports.site_series import read_refusals
+from hdpfl_tools.tables.frozen_table import delete_table
 from tests.client_app.messages import ask, make_site, model_of, send, terms_of
 
 LEDGER = "ledger.sqlite"
@@ -39,9 +41,10 @@ def test_every_refusal_is_counted_under_its_reason(tmp_path: Path) -> None:
     ):
         assert ask(profile, terms, server_round).error.code == wire.DECLINED
     (tmp_path / "records.csv").unlink()
+    delete_table(tmp_path / LEDGER)
     unprepared = terms_of(rounds=2, **{"run-id": "another"})
     assert ask(profile, unprepared).error.code == wire.FAILED
-    content = wire.write_instructions(terms_of(), 1, model_of(terms_of()))
+    content = server_wire.write_instructions(terms_of(), 1, model_of(terms_of()))
     del content["instructions"]
     assert send({"profile": str(profile)}, wire.TRAIN, content).error.code == wire.FAILED
     found = {("declined", "policy"): 1, ("declined", "terms"): 2, ("failed", "data"): 1,
@@ -123,7 +126,7 @@ def test_errors_of_counting_stay_inside(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_simulated_site_counts_nothing(tmp_path: Path) -> None:
     profile = make_site(tmp_path, more="[simulation]\nseed = 1")
     node = {"profile": str(profile), "partition-id": 0, "num-partitions": 2}
-    content = wire.write_instructions(terms_of(rounds=5000), 1, model_of(terms_of()))
+    content = server_wire.write_instructions(terms_of(rounds=5000), 1, model_of(terms_of()))
     assert send(node, wire.TRAIN, content).error.code == wire.DECLINED
     assert not refusals_path(tmp_path / LEDGER).exists()
 

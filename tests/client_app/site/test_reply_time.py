@@ -15,7 +15,7 @@ from flwr.common.serde_utils import metadata_to_proto
 from client_app import app as app_module
 from client_app.site.site import Site
 from hdpfl_flower import reply_time as timing
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.errors import Declined, LedgerError, ProfileError, Reason
 from tests.client_app.messages import UNKNOWN, ask, make_site, model_of, send, terms_of
@@ -90,7 +90,7 @@ def _message() -> Any:
     from flwr.supercore.task_identity import TaskIdentity
 
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-    content = wire.write_instructions(terms_of(), 1, model_of(terms_of()))
+    content = server_wire.write_instructions(terms_of(), 1, model_of(terms_of()))
     message = Message(content, 5, wire.TRAIN, ttl=LIFE, group_id="7")
     message.metadata.created_at, message.metadata.__dict__["_message_id"] = SENT, "m"
     return message

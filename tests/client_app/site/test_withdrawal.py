@@ -12,23 +12,24 @@ import pytest
 from flwr.app import Message
 
 from client_app.site.site import Site
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import LedgerError
-from hdpfl_flower.ledger import withdrawals
 from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.task import Task
 from hdpfl_tools.simulation.own_data.site_tables import table_sources
-from hdpfl_tools.site.commands.options import open_profile
+from hdpfl_tools.site.options import open_profile
 from hdpfl_tools.site.worth.own_measures import source_of
+from hdpfl_tools.tables import withdrawals
 from hdpfl_tools.tables.site_check import check_site_data
 from hdpfl_tools.tables.site_data import read_site_data, read_unit_records
 from tests.client_app.messages import (
     SCHEMA,
     ask,
+    check_table_again,
     config_of,
     make_site,
     model_of,
@@ -74,7 +75,7 @@ def withdraw(
 def seeded_reply(profile: Path, kind: str = wire.TRAIN, **more: object) -> Message:
     """Return the reply of a site whose noise comes from a seed."""
     config = config_of(schema=WITH_ID, **more)
-    content = wire.write_instructions(config.terms, 1, model_of(config.terms))
+    content = server_wire.write_instructions(config.terms, 1, model_of(config.terms))
     node = {"profile": str(profile), "partition-id": 0, "num-partitions": 1}
     reply = send(node, kind, content, config=config, in_process=True)
     assert not reply.has_error()
@@ -158,6 +159,7 @@ def test_parquet_ids_of_any_type_are_the_ids_of_a_csv(tmp_path: Path) -> None:
         columns = {"patient": ids.cast(kind), "age": [1, 2, 3, 4], "dose": [1, 2, 3, 4],
                    "sick": ["yes", "no", "no", "yes"]}  # fmt: skip
         parquet.write_table(pa.table(columns), tmp_path / "records.parquet")
+        check_table_again(path)
         site = Site(Profile.load(path), terms.updated(run_id=f"run-{kind}"))
         assert len(site.training_records()) == 2, kind
 
@@ -173,7 +175,7 @@ def test_image_folders_of_a_person_are_not_opened(tmp_path: Path) -> None:
             folder.mkdir(parents=True)
             image.fromarray(np.full((6, 6), 40, np.uint8)).save(folder / "a.png")
     withdraw(tmp_path, "Ä-3".encode(), column="folder")
-    task = "classification shape=1,4,4 classes=2 id=folder"
+    task = {"kind": "classification", "shape": "1,4,4", "classes": 2, "id": "folder"}
     terms = terms_of(schema="", task=task)
     site = Site(Profile.load(path), terms)
     assert len(site.training_records()) == 2
@@ -202,9 +204,9 @@ def test_a_message_after_the_withdrawal_reads_no_record_of_the_person(tmp_path: 
 def test_the_declared_number_and_the_plan_do_not_change(tmp_path: Path) -> None:
     """A plan that followed the number of records would tell the server of the withdrawal."""
     path, terms = site_with_ids(tmp_path), terms_of(schema=WITH_ID)
-    before = Site(Profile.load(path), terms).plan[0]
+    before = Site(Profile.load(path), terms).paid_plan.plan
     withdraw(tmp_path, *GONE)
-    assert Site(Profile.load(path), terms).plan[0] == before
+    assert Site(Profile.load(path), terms).paid_plan.plan == before
 
 
 def test_a_ledger_holds_no_id_and_no_digest_that_can_be_tried(tmp_path: Path) -> None:
@@ -279,6 +281,7 @@ def test_another_column_of_ids_needs_its_own_ids(tmp_path: Path) -> None:
     path.write_text(renamed)
     table = (tmp_path / "records.csv").read_text()
     (tmp_path / "records.csv").write_text(table.replace("patient,", "person,"))
+    check_table_again(path)
     with pytest.raises(LedgerError, match="2 units withdrew their consent, 0 of"):
         Site(Profile.load(path), terms.updated(run_id="run-2")).training_records()
     withdraw(tmp_path, b"7", b"12", column="person")
@@ -303,7 +306,7 @@ def test_arrays_without_ids_are_not_read_once_a_person_withdrew(tmp_path: Path) 
     held = Site(Profile.load(path), terms_of())
     npz = held.profile.model_copy(update={"data": arrays})
     with pytest.raises(LedgerError, match="and without 'data"):
-        stated = terms_of(schema="", task="classification shape=2 classes=2")
+        stated = terms_of(schema="", task={"kind": "classification", "shape": "2", "classes": 2})
         Site(npz, stated).training_records()
 
 

@@ -11,7 +11,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app
 from client_app.site.personal_state import PersonalState, load_state
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.models.networks import flatten, unflatten
@@ -26,15 +26,15 @@ from tests.client_app.messages import simulated_state_path
 SITES = 4
 PARTED: dict[str, dict[str, Any]] = {
     "fedper": {},
-    "lg-fedavg": {"strategy": "fedper", "work": "joint stays=body"},
-    "fedrep": {"work": "auto own-steps=1"},
+    "lg-fedavg": {"strategy": "fedper", "work": {"kind": "joint", "stays": "body"}},
+    "fedrep": {"work": {"own-steps": 1}},
     "fedbabu": {},
     "ppsgd": {},
-    "ppsgd-head": {"strategy": "ppsgd", "work": "auto of=head"},
-    "dsu": {"work": "auto share=0.3"},
-    "dsu top-k": {"strategy": "dsu", "work": "auto mask=charged-top-k"},
-    "dsu random": {"strategy": "dsu", "work": "auto mask=random"},
-    "dsu global": {"strategy": "dsu", "work": "auto mask=global-magnitude"},
+    "ppsgd-head": {"strategy": "ppsgd", "work": {"of": "head"}},
+    "dsu": {"work": {"share": 0.3}},
+    "dsu top-k": {"strategy": "dsu", "work": {"mask": "charged-top-k"}},
+    "dsu random": {"strategy": "dsu", "work": {"mask": "random"}},
+    "dsu global": {"strategy": "dsu", "work": {"mask": "global-magnitude"}},
 }
 """Terms under which a part of the model, or an offset to it, stays at its site."""
 
@@ -81,8 +81,8 @@ class PartedSite:
 
     def message(self, server_round: int, shared: np.ndarray | None = None) -> Message:
         vector = self.shared(server_round) if shared is None else shared
-        model = wire.write_model(unflatten(vector, self.layout))
-        content = wire.write_instructions(self.terms, server_round, model)
+        model = server_wire.write_model(unflatten(vector, self.layout))
+        content = server_wire.write_instructions(self.terms, server_round, model)
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         message = Message(content, 5, wire.TRAIN)
         message.metadata.__dict__["_message_id"] = "m"
@@ -95,7 +95,7 @@ class PartedSite:
         """Return the update of a round."""
         reply = self.message(server_round, shared)
         assert reply.has_content(), reply.error
-        return wire.read_update(reply.content, self.size)
+        return server_wire.read_update(reply.content, self.size)
 
     def drawn(
         self, server_round: int, records: int, kinds: tuple[str, ...] = ("update", "mask")

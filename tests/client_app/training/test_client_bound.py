@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.ledger.ledger import Ledger
@@ -62,14 +62,14 @@ def chosen_model() -> ArrayRecord:
     arrays = arrays_of(build_model(terms.model, task_for(terms), 1))
     for array in arrays.values():
         array[:] = np.log(9.0) if array.ndim == 1 else 0.0
-    return wire.write_model(arrays)
+    return server_wire.write_model(arrays)
 
 
 def update_of(profile: Path, run: int) -> np.ndarray:
-    content = wire.write_instructions(attack_terms(run), 1, chosen_model())
+    content = server_wire.write_instructions(attack_terms(run), 1, chosen_model())
     reply = send({"profile": str(profile)}, wire.TRAIN, content)
     assert reply.has_content(), reply.error
-    return wire.read_update(reply.content, 3).astype(np.float64)
+    return server_wire.read_update(reply.content, 3).astype(np.float64)
 
 
 def evidence(score: np.ndarray, member: np.ndarray, rest: np.ndarray) -> Evidence:

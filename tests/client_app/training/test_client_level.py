@@ -10,15 +10,16 @@ import pytest
 from flwr.app import Message
 
 from client_app.training.plain_sgd import shuffled_batches
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import AccountingError, Declined
+from hdpfl_flower.errors import AccountingError
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.privacy.accounting import Steps, calibrate
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.privacy.plan import make_plan
-from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, check_trust
+from hdpfl_flower.privacy.policy import noise_refusals
+from hdpfl_flower.releases.rounds import ClippedUpdate
 from hdpfl_tools.site.reports.client_level import client_level_lines
 from tests.client_app.messages import CLIENT_NOISE, ask, make_site, terms_of
 
@@ -39,7 +40,7 @@ def trusting(folder: Path) -> Path:
 
 def update_of(reply: Message) -> np.ndarray:
     assert reply.has_content(), reply.error
-    return wire.read_update(reply.content, 3)
+    return server_wire.read_update(reply.content, 3)
 
 
 def kinds(folder: Path) -> dict[tuple[int, str], str]:
@@ -65,7 +66,7 @@ def test_a_trusting_site_sends_a_clipped_update_beyond_its_epsilon(tmp_path: Pat
     update = update_of(ask(profile, terms_of(**SERVER, **{"clip-norm": 0.01})))
     assert np.linalg.norm(update) == pytest.approx(0.01, rel=1e-5)
     assert np.linalg.norm(update) <= 0.01
-    assert kinds(tmp_path) == {(1, CLIPPED_UPDATE): "sent"}
+    assert kinds(tmp_path) == {(1, ClippedUpdate.release): "sent"}
     assert Ledger(tmp_path / "ledger.sqlite").account().spent() == (0.0, 0.0)
     again = update_of(ask(profile, terms_of(**SERVER, **{"clip-norm": 0.01})))
     np.testing.assert_array_equal(again, update)
@@ -103,9 +104,8 @@ def test_the_plan_of_a_client_that_noises_itself_claims_no_sampling() -> None:
     assert plan.round(3, 0.5).noise_std == 2 * 0.5 * plan.noise_multiplier  # S to −S
     with pytest.raises(AccountingError, match="the noise of its round"):
         plan.update_noise_std(1, 0.5, 0.1)
-    with pytest.raises(Declined):
-        check_trust(profile, RunConfig.parse({"noise": "server"}).terms)
-    check_trust(profile, terms)
+    assert list(noise_refusals(profile, RunConfig.parse({"noise": "server"}).terms))
+    assert not list(noise_refusals(profile, terms.updated(noise="records")))
 
 
 def test_the_noise_a_client_adds_is_that_of_its_plan(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_the_noise_a_client_adds_is_that_of_its_plan(tmp_path: Path) -> None:
     )
     reply = ask(noising(tmp_path), terms)
     assert reply.has_content()
-    update = wire.read_update(reply.content, 401).astype(np.float64)
+    update = server_wire.read_update(reply.content, 401).astype(np.float64)
     std = 2 * 1e-4 * calibrate((Steps(1.0, 1),), 1.2345678, 1e-6)
     low, high = (float(stats.chi2.ppf(p, 401)) for p in (1e-9, 1 - 1e-9))
     found = float((update**2).sum()) / std**2
@@ -196,7 +196,7 @@ def test_an_epsilon_changed_in_mid_run_ends_a_run_that_disclosed_it(tmp_path: Pa
     changed = ask(profile, terms_of(**SERVER), 2)
     assert changed.has_error()
     assert changed.error.code == wire.DECLINED
-    assert kinds(tmp_path) == {(1, CLIPPED_UPDATE): "sent"}
+    assert kinds(tmp_path) == {(1, ClippedUpdate.release): "sent"}
     profile.write_text(before)
     np.testing.assert_array_equal(update_of(ask(profile, terms_of(**SERVER), 1)), first)
     assert ask(profile, terms_of(**SERVER), 2).has_content()

@@ -14,9 +14,9 @@ from client_app.after_run.personal_model import read_personal_model
 from client_app.site.personal_state import load_state
 from client_app.site.site import Site
 from client_app.training import client_level
-from client_app.training.client_level import UPDATE, ClientLevelTrainer
+from client_app.training.client_level import ClientLevelTrainer
 from client_app.training.plain_sgd import LocalJob, Network
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.run_task import task_for
@@ -49,7 +49,7 @@ def site_and_instructions(folder: Path, threads: int = 1, **more: Any) -> tuple[
     path = make_site(folder, more=CLIENT_NOISE)
     path.write_text(path.read_text().replace("torch-threads = 1", f"torch-threads = {threads}"))
     terms = terms_of(**{"strategy": "fedhdp", "learning-rate": 0.25, **more})
-    content = wire.write_instructions(terms, 2, model_in(terms, 2))
+    content = server_wire.write_instructions(terms, 2, model_in(terms, 2))
     return Site(Profile.load(path), terms), wire.read_instructions(content)
 
 
@@ -79,7 +79,7 @@ def test_without_noise_the_clipped_way(tmp_path: Path, clip_norm: float, factor:
             return (start - LONG).astype(np.float32)
 
     trainer._network = Network()  # type: ignore[assignment]
-    key = asked.digest, UPDATE
+    key = asked.digest, "update"
     left = {key: (start + LONG).astype(np.float32)}
     vars(site)["trained"] = lambda *of: left.pop(of, None)
     np.testing.assert_allclose(payload_of(trainer.run(None)), factor * LONG, rtol=1e-6, atol=1e-6)
@@ -191,7 +191,7 @@ def test_a_real_site_declines_a_part_that_trains_without_noise(
     profile = make_site(tmp_path, more=CLIENT_NOISE)
     profile.write_text("trust-server = true\n" + profile.read_text())
     terms = {"noise": noise, "strategy": "fedhdp", "delta": 1e-6, "dataset": dataset}
-    reply = ask(profile, terms_of(**terms, work="offset"))
+    reply = ask(profile, terms_of(**terms, work={"kind": "offset"}))
     assert reply.has_error()
     assert reply.error.code == wire.DECLINED
     assert "noise" in caplog.text
@@ -216,7 +216,7 @@ def test_the_body_is_clipped_as_a_whole(tmp_path: Path, monkeypatch: pytest.Monk
         return found[-1]
 
     monkeypatch.setattr(client_level, "clip_update", clipped)
-    config = config_of(tmp_path, work="alternate")
+    config = config_of(tmp_path, work={"kind": "alternate"})
     result = run_in_process(config, 3)
     parts = parts_of(SPEC, TASK)
     assert [len(update) for update in found] == [parts.body.stop - parts.body.start] * 6
@@ -253,8 +253,9 @@ def test_tuning_steps_are_plain_and_stay_at_home(tmp_path: Path, noise: str) -> 
 
 
 @pytest.mark.parametrize(
-    "more", [{"work": "joint mask=noisy-updates"}, {"work": "joint mask=charged-top-k"},
-             {"after": {"shrink": {"scale": 0.05}}, "work": "joint"}]
+    "more", [{"work": {"kind": "joint", "mask": "noisy-updates"}},
+             {"work": {"kind": "joint", "mask": "charged-top-k"}},
+             {"after": {"shrink": {"scale": 0.05}}, "work": {"kind": "joint"}}]
 )  # fmt: skip
 def test_what_follows_the_noise_of_steps_needs_steps_with_noise(more: dict[str, object]) -> None:
     check_up_front(RunConfig.parse(more).terms)

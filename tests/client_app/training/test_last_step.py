@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, RecordDict
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.linalg.step_direction import Direction
@@ -34,7 +34,7 @@ def payload(reply: Message) -> bytes:
 
 
 def numbers(reply: Message, size: int = 3) -> np.ndarray:
-    return wire.read_update(reply.content, size, may_be_projected=True)
+    return server_wire.read_update(reply.content, size, may_be_projected=True)
 
 
 class Simulated:
@@ -49,7 +49,7 @@ class Simulated:
 
     def ask(self, server_round: int, project: str | None) -> np.ndarray:
         model = model_in(self.terms, server_round)
-        content = wire.write_instructions(self.terms, server_round, model, project)
+        content = server_wire.write_instructions(self.terms, server_round, model, project)
         reply = send(
             NODE, wire.TRAIN, content, in_process=True, memory=self.memory, config=self.config
         )
@@ -58,7 +58,7 @@ class Simulated:
 
 def test_the_number_is_of_the_noisy_update(tmp_path: Path) -> None:
     whole, projected = Simulated(tmp_path, "whole"), Simulated(tmp_path, "projected")
-    np.testing.assert_array_equal(projected.ask(1, wire.WHOLE), whole.ask(1, None))
+    np.testing.assert_array_equal(projected.ask(1, server_wire.WHOLE), whole.ask(1, None))
     update = whole.ask(2, None)
     number = projected.ask(2, digest(whole.terms, 1))
     models = [flat(model_in(whole.terms, number)) for number in (1, 2)]
@@ -70,7 +70,7 @@ def test_the_number_is_of_the_noisy_update(tmp_path: Path) -> None:
 
 def test_a_simulated_site_that_is_asked_twice_sends_the_same_bytes(tmp_path: Path) -> None:
     site = Simulated(tmp_path, "twice")
-    site.ask(1, wire.WHOLE)
+    site.ask(1, server_wire.WHOLE)
     project = digest(site.terms, 1)
     first = site.ask(2, project)
     np.testing.assert_array_equal(site.ask(2, project), first)
@@ -95,8 +95,8 @@ def test_another_direction_for_a_round_that_was_answered_is_declined(tmp_path: P
     profile, ask, terms = make_site(tmp_path), Projecting(), terms_of()
     for number in (1, 2):
         ask(profile, terms, number)
-    for project in (None, wire.WHOLE, "0" * 64):
-        content = wire.write_instructions(terms, 2, model_in(terms, 2), project)
+    for project in (None, server_wire.WHOLE, "0" * 64):
+        content = server_wire.write_instructions(terms, 2, model_in(terms, 2), project)
         reply = send({"profile": str(profile)}, wire.TRAIN, content, memory=ask.memory)
         assert reply.has_error()
         assert reply.error.code == wire.DECLINED
@@ -108,7 +108,7 @@ def test_a_model_that_is_not_the_last_one_gives_no_direction(tmp_path: Path, nam
     profile, ask, terms = make_site(tmp_path), Projecting(), terms_of()
     for number in (1, 2):
         ask(profile, terms, number)
-    content = wire.write_instructions(terms, 3, model_in(terms, 3), digest(terms, named))
+    content = server_wire.write_instructions(terms, 3, model_in(terms, 3), digest(terms, named))
     reply = send({"profile": str(profile)}, wire.TRAIN, content, memory=ask.memory)
     assert len(numbers(reply)) == 3
     kept = [record for record in ask.memory.values() if isinstance(record, ArrayRecord)]
@@ -126,7 +126,7 @@ def test_a_round_that_changed_nothing_is_not_taken_for_a_step(tmp_path: Path) ->
     profile, ask, terms = make_site(tmp_path), Projecting(), terms_of()
     for number in (1, 2):
         ask(profile, terms, number)
-    content = wire.write_instructions(terms, 3, model_in(terms, 2), digest(terms, 1))
+    content = server_wire.write_instructions(terms, 3, model_in(terms, 2), digest(terms, 1))
     reply = send({"profile": str(profile)}, wire.TRAIN, content, memory=ask.memory)
     assert len(numbers(reply)) == 1
 
@@ -141,15 +141,15 @@ def test_a_restarted_node_sends_its_update_whole(tmp_path: Path) -> None:
 def wrong_models(terms: RunTerms) -> dict[str, ArrayRecord]:
     good = {name: array.numpy() for name, array in model_in(terms, 1).items()}
     return {
-        "NaN": wire.write_model({name: array * np.nan for name, array in good.items()}),
-        "larger": wire.write_model({name: np.zeros(99, np.float32) for name in good}),
+        "NaN": server_wire.write_model({name: array * np.nan for name, array in good.items()}),
+        "larger": server_wire.write_model({name: np.zeros(99, np.float32) for name in good}),
     }
 
 
 @pytest.mark.parametrize("case", ["NaN", "larger"])
 def test_a_model_that_is_refused_is_not_kept(tmp_path: Path, case: str) -> None:
     profile, terms, memory = make_site(tmp_path), terms_of(), RecordDict()
-    content = wire.write_instructions(terms, 1, wrong_models(terms)[case], wire.WHOLE)
+    content = server_wire.write_instructions(terms, 1, wrong_models(terms)[case], server_wire.WHOLE)
     reply = send({"profile": str(profile)}, wire.TRAIN, content, memory=memory)
     assert reply.error.code == wire.FAILED
     assert len(memory) == 0
@@ -159,7 +159,9 @@ def test_a_kept_model_of_another_layout_is_refused_and_costs_nothing(tmp_path: P
     profile, ask = make_site(tmp_path), Projecting()
     other = terms_of(model="mlp:2", **{"run-id": "run-0"})
     ask(profile, other, 1)
-    content = wire.write_instructions(terms_of(), 2, model_in(terms_of(), 2), digest(other, 1))
+    content = server_wire.write_instructions(
+        terms_of(), 2, model_in(terms_of(), 2), digest(other, 1)
+    )
     reply = send({"profile": str(profile)}, wire.TRAIN, content, memory=ask.memory)
     assert reply.error.code == wire.FAILED
     assert Ledger(tmp_path / "ledger.sqlite").account().spent() == (1.2345678, 1e-6)

@@ -16,13 +16,14 @@ from scipy import stats
 
 from client_app.site.personal_state import kept_state_path, load_state
 from client_app.work import TRAINING
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.engines import dpsgd
 from hdpfl_flower.engines.dpsgd import Phase
 from hdpfl_flower.engines.engine_choice import engine_for
 from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.site_ledger import SiteLedger
 from hdpfl_flower.models.networks import arrays_of, build_model, flatten
 from hdpfl_flower.models.parts import select
 from hdpfl_flower.models.task import Records
@@ -90,9 +91,8 @@ def test_every_kind_of_local_work_has_its_training() -> None:
 
 @pytest.mark.parametrize("case", ["ppsgd", "ppsgd-head"])
 def test_an_offset_moves_by_the_update_that_was_sent(tmp_path: Path, case: str) -> None:
-    site = parted(
-        tmp_path, case, work="auto rate=0.5" if case == "ppsgd" else "auto of=head rate=0.5"
-    )
+    part = {} if case == "ppsgd" else {"of": "head"}
+    site = parted(tmp_path, case, work={"rate": 0.5, **part})
     moved, offset = slice(0, site.size), np.zeros(site.size, np.float32)
     if case == "ppsgd-head":
         moved = site.parts.head
@@ -239,7 +239,7 @@ def test_the_mask_of_the_global_magnitude_is_of_the_message_alone(tmp_path: Path
 
 def test_a_mask_beside_joint_steps_leaves_the_own_part_as_it_is(tmp_path: Path) -> None:
     """The head was set to 0 before: the mask is of the shared coordinates."""
-    site = parted(tmp_path, "fedper", work="joint mask=random")
+    site = parted(tmp_path, "fedper", work={"kind": "joint", "mask": "random"})
     site.ask(1)
     head = site.state.part
     assert head is not None
@@ -272,16 +272,18 @@ def test_simulations_remake_unstored_parts(tmp_path: Path, monkeypatch: pytest.M
     np.testing.assert_array_equal(broken.state.part, whole.state.part)
 
 
-PARTED_MODEL: dict[str, Any] = {"model": "mlp:4", "work": "joint", "run-id": "run-1"}
+PARTED_MODEL: dict[str, Any] = {"model": "mlp:4", "work": {"kind": "joint"}, "run-id": "run-1"}
 
 
 def real(profile: Path, terms: RunTerms, server_round: int = 1) -> Any:
     """Send one round's message to a production site."""
     task = task_for(terms)
     arrays = arrays_of(build_model(terms.model, task, 1))
-    model = wire.write_model(select(arrays, terms.model, task, terms.work.sent_part))
+    model = server_wire.write_model(select(arrays, terms.model, task, terms.work.sent_part))
     return send(
-        {"profile": str(profile)}, wire.TRAIN, wire.write_instructions(terms, server_round, model)
+        {"profile": str(profile)},
+        wire.TRAIN,
+        server_wire.write_instructions(terms, server_round, model),
     )
 
 
@@ -296,7 +298,7 @@ def test_a_round_is_saved_after_its_seal(tmp_path: Path, monkeypatch: pytest.Mon
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "seal", seal)
+        patch.setattr(SiteLedger, "seal", seal)
         assert real(profile, terms).has_error()
     assert seen == [False]
     assert not path.exists()
@@ -332,8 +334,12 @@ def test_a_real_site_remakes_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ("terms", "profile", "words"),
     [
         ({}, '[state]\npath = "state"', "[state] is missing"),
-        ({"work": "joint mask=published"}, "", "'mask=published' releases"),
-        ({"work": "auto mask=random"}, "", "settings of a kind that no strategy has named"),
+        (
+            {"work": {"kind": "joint", "mask": "published"}},
+            "",
+            "'work.mask' = 'published' releases",
+        ),
+        ({"work": {"mask": "random"}}, "", "settings of a kind that no strategy has named"),
         ({"model": "logreg"}, "", "would leave nothing to share"),
     ],
 )
@@ -344,8 +350,10 @@ def test_what_a_site_cannot_do_is_declined_before_anything_is_charged(
     path.write_text(path.read_text().replace(profile, ""))
     asked = config_of(**{**PARTED_MODEL, **terms}).terms
     task = task_for(asked)
-    model = wire.write_model(arrays_of(build_model(asked.model, task, 1)))
-    reply = send({"profile": str(path)}, wire.TRAIN, wire.write_instructions(asked, 1, model))
+    model = server_wire.write_model(arrays_of(build_model(asked.model, task, 1)))
+    reply = send(
+        {"profile": str(path)}, wire.TRAIN, server_wire.write_instructions(asked, 1, model)
+    )
     assert reply.has_error()
     assert words in caplog.text
     account = Ledger(tmp_path / "ledger.sqlite").account()

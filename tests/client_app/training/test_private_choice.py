@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message
 
-from client_app.training import private_choice as choice
-from hdpfl_flower import wire
+from client_app.releases import choice
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.ledger.ledger import Ledger
@@ -25,13 +25,15 @@ SIZE = 3
 
 
 def choosing(**more: Any) -> RunTerms:
-    return terms_of(**{"strategy": "r-dpcfl", "choice": "gaussian times=2 share=0.3", **more})
+    return terms_of(
+        **{"strategy": "r-dpcfl", "choice": {"kind": "gaussian", "times": 2, "share": 0.3}, **more}
+    )
 
 
 def says_no(terms: RunTerms) -> ArrayRecord:
     """Return a model that says "no" to every record; a third of them are."""
     arrays = arrays_of(build_model(terms.model, task_for(terms), 1))
-    return wire.write_model(
+    return server_wire.write_model(
         {n: np.full_like(a, -50 if n.endswith("bias") else 0) for n, a in arrays.items()}
     )
 
@@ -40,14 +42,16 @@ def says_yes(terms: RunTerms) -> ArrayRecord:
     arrays = wire.read_model(
         says_no(terms), arrays_of(build_model(terms.model, task_for(terms), 0))
     )
-    return wire.write_model({name: -array for name, array in arrays.items()})
+    return server_wire.write_model({name: -array for name, array in arrays.items()})
 
 
 def ask_to_choose(
     profile: Path, terms: RunTerms, server_round: int = 2, models: tuple[ArrayRecord, ...] = ()
 ) -> Message:
     first, *others = models or (says_no(terms), says_yes(terms))
-    content = wire.write_instructions(terms, server_round, first, others=others, use=wire.CHOOSE)
+    content = server_wire.write_instructions(
+        terms, server_round, first, others=others, use=wire.CHOOSE
+    )
     return send({"profile": str(profile)}, wire.TRAIN, content)
 
 
@@ -73,12 +77,14 @@ def plan_of(profile: Path) -> Plan:
 def test_choice_and_update_are_two_releases_and_a_replay_gives_the_same(tmp_path: Path) -> None:
     profile, terms = make_site(tmp_path), choosing()
     reply = ask_to_choose(profile, terms)
-    assert wire.read_choice(reply.content, 2) in (0, 1)
-    update = wire.read_update(reply.content, SIZE, with_choice=True)
+    assert server_wire.read_choice(reply.content, 2) in (0, 1)
+    update = server_wire.read_update(reply.content, SIZE, with_choice=True)
     assert releases(profile) == [(2, "choice", "sent"), (2, "update", "sent")]
     again = ask_to_choose(profile, terms)
-    assert wire.read_choice(again.content, 2) == wire.read_choice(reply.content, 2)
-    np.testing.assert_array_equal(wire.read_update(again.content, SIZE, with_choice=True), update)
+    assert server_wire.read_choice(again.content, 2) == server_wire.read_choice(reply.content, 2)
+    np.testing.assert_array_equal(
+        server_wire.read_update(again.content, SIZE, with_choice=True), update
+    )
 
 
 def test_the_chosen_model_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,19 +94,19 @@ def test_the_chosen_model_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "hdpfl_flower.engines.dpsgd.add_noise",
         lambda total, _, stream: total + 0 * stream.normal(1).float(),
     )
-    terms = choosing(**{"local-steps": 1, "work": "plain first-batch=full"})
+    terms = choosing(**{"local-steps": 1, "work": {"kind": "plain", "first-batch": "full"}})
     for best, models in enumerate(
         [(says_yes(terms), says_no(terms)), (says_no(terms), says_yes(terms))]
     ):
         profile = make_site(tmp_path / str(best))
         reply = ask_to_choose(profile, terms, 1, models)
-        assert wire.read_choice(reply.content, 2) == best
+        assert server_wire.read_choice(reply.content, 2) == best
         alone = make_site(tmp_path / f"alone-{best}")
-        content = wire.write_instructions(terms, 1, says_yes(terms))
+        content = server_wire.write_instructions(terms, 1, says_yes(terms))
         plain = send({"profile": str(alone)}, wire.TRAIN, content)
         np.testing.assert_array_equal(
-            wire.read_update(reply.content, SIZE, with_choice=True),
-            wire.read_update(plain.content, SIZE),
+            server_wire.read_update(reply.content, SIZE, with_choice=True),
+            server_wire.read_update(plain.content, SIZE),
         )
 
 
@@ -110,15 +116,15 @@ def test_no_more_choices_than_the_plan_pays_for(tmp_path: Path) -> None:
         assert ask_to_choose(profile, terms, server_round).has_content()
     assert code_of(ask_to_choose(profile, terms, 3)) == wire.DECLINED
     assert (3, "update", "sent") not in releases(profile)
-    model = wire.write_instructions(terms, 3, model_of(terms))
+    model = server_wire.write_instructions(terms, 3, model_of(terms))
     assert send({"profile": str(profile)}, wire.TRAIN, model).has_content()
 
 
 @pytest.mark.parametrize(
     "more",
     [
-        {"choice": ""},
-        {"choice": "none"},
+        {"choice": {}},
+        {"choice": {"kind": "none"}},
         {"noise": "client"},
         {"noise": "server"},
         {"noise-multiplier": 3.0},
@@ -162,8 +168,11 @@ def test_gumbel_noise_is_that_of_the_plan(tmp_path: Path, monkeypatch: pytest.Mo
         return len(correct) - 1
 
     monkeypatch.setattr(choice, "choose_model_by_gumbel", note)
-    profile, terms = make_site(tmp_path), choosing(**{"choice": "gumbel times=2 share=0.3"})
-    assert wire.read_choice(ask_to_choose(profile, terms).content, 2) == 1
+    profile, terms = (
+        make_site(tmp_path),
+        choosing(**{"choice": {"kind": "gumbel", "times": 2, "share": 0.3}}),
+    )
+    assert server_wire.read_choice(ask_to_choose(profile, terms).content, 2) == 1
     choices = plan_of(profile).cost_of("choice")
     assert isinstance(choices, PureSelections)
     assert seen == [choices.epsilon]
@@ -177,7 +186,9 @@ def test_every_model_is_checked_before_anything_is_taken(tmp_path: Path) -> None
     assert code_of(bad) == wire.FAILED
     small = make_site(tmp_path / "small", more="[policy]\nmax-payload-mb = 0.0003\n")
     assert send(
-        {"profile": str(small)}, wire.TRAIN, wire.write_instructions(terms, 2, says_no(terms))
+        {"profile": str(small)},
+        wire.TRAIN,
+        server_wire.write_instructions(terms, 2, says_no(terms)),
     ).has_content()
     assert code_of(ask_to_choose(small, terms, 3)) == wire.DECLINED
     assert releases(profile) == []
@@ -188,7 +199,7 @@ def test_another_set_of_models_is_another_request(tmp_path: Path) -> None:
     assert ask_to_choose(profile, terms).has_content()
     other = ask_to_choose(profile, terms, models=(says_no(terms), says_no(terms)))
     assert code_of(other) == wire.DECLINED
-    ask_again = wire.write_instructions(terms, 2, says_no(terms))
+    ask_again = server_wire.write_instructions(terms, 2, says_no(terms))
     assert code_of(send({"profile": str(profile)}, wire.TRAIN, ask_again)) == wire.DECLINED
 
 
@@ -199,14 +210,14 @@ def test_a_pull_leads_to_the_model_that_came_along(tmp_path: Path) -> None:
         terms = terms_of(
             **{
                 "strategy": "mr-mtl",
-                "work": f"plain pull={pull}",
+                "work": {"kind": "plain", "pull": pull},
                 "learning-rate": 0.1,
                 "clip-norm": 0.001,
             }
         )
         profile = make_site(tmp_path / f"{pull:g}", more="[policy]\nmin-clip-norm = 1e-4\n")
         start, anchor = model_of(terms), model_in(terms, 40)
-        content = wire.write_instructions(terms, 1, start, others=[anchor], use=wire.PULL)
+        content = server_wire.write_instructions(terms, 1, start, others=[anchor], use=wire.PULL)
         reply = send({"profile": str(profile)}, wire.TRAIN, content)
         assert reply.has_content(), reply.error
         like = arrays_of(build_model(terms.model, task_for(terms), 0))
@@ -214,14 +225,14 @@ def test_a_pull_leads_to_the_model_that_came_along(tmp_path: Path) -> None:
             np.concatenate([a.ravel() for a in wire.read_model(m, like).values()])
             for m in (start, anchor)
         )
-        end = first + wire.read_update(reply.content, SIZE)
+        end = first + server_wire.read_update(reply.content, SIZE)
         ends[pull] = np.linalg.norm(end - far) / np.linalg.norm(first - far)
     assert ends[5.0] < 0.1 < 0.9 < ends[0.0]
 
 
 def test_a_pull_too_long_for_the_learning_rate_is_refused_before_the_work(tmp_path: Path) -> None:
     profile = make_site(tmp_path)
-    terms = terms_of(**{"work": "plain pull=20", "learning-rate": 0.1})
-    content = wire.write_instructions(terms, 1, model_of(terms))
+    terms = terms_of(**{"work": {"kind": "plain", "pull": 20}, "learning-rate": 0.1})
+    content = server_wire.write_instructions(terms, 1, model_of(terms))
     assert code_of(send({"profile": str(profile)}, wire.TRAIN, content)) == wire.DECLINED
     assert releases(profile) == []

@@ -22,7 +22,7 @@ from hdpfl_flower.errors import Declined, HDPFLError
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.policy import check_policy
 from hdpfl_tools.tables.table_records import read_table
-from tests.client_app.messages import SCHEMA, ask, make_site, terms_of
+from tests.client_app.messages import SCHEMA, ask, check_table_again, make_site, terms_of
 from tests.client_app.site.test_guards_by_noise import change, code_of, kinds
 
 CLIP_NORM = 1e-3
@@ -55,6 +55,7 @@ def site_with(folder: Path, own: str, holdout: float = 0.0) -> Path:
 
 def site_of(profile: Profile, run: RunTerms) -> Site:
     """Return the site of a new run, which reads the table as it is now."""
+    check_table_again(profile)
     return Site(profile, run.updated(run_id=f"run-{next(NUMBERS)}"))
 
 

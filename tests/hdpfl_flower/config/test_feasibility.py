@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +18,30 @@ from tests.federation import ScriptedGrid
 from tests.hdpfl_flower.ledger.plans import profile
 
 BEYOND = [
-    ({"work": "auto pull=20"}, "the 'pull' of 'work' is 20 and 'learning-rate' 0.1"),
-    ({"strategy": "mr-mtl", "learning-rate": 11.0}, "the 'pull' of 'work' is 0.1 and"),
-    ({"second": "kept pull=50"}, "'second' is 'kept pull=50.0 opted-out=same' and 'learning-rate'"),
-    ({"second": "kept opted-out=50"}, "'kept pull=0.1 opted-out=50.0' and 'learning-rate' 0.1"),
-    ({"strategy": "ditto", "learning-rate": 11.0}, "'second' is 'private pull=0.1"),
-    ({"strategy": "ditto+pfa", "learning-rate": 11.0}, "'second' is 'private pull=0.1"),
+    ({"work": {"pull": 20}}, "'work.pull' is 20 and 'learning-rate' 0.1"),
+    ({"strategy": "mr-mtl", "learning-rate": 11.0}, "'work.pull' is 0.1 and"),
+    ({"second": {"kind": "kept", "pull": 50}}, "'second.pull' or 'second.opted-out'"),
+    ({"second": {"kind": "kept", "opted-out": 50}}, "times 'learning-rate' = 0.1"),
+    ({"strategy": "ditto", "learning-rate": 11.0}, "'second.pull' or 'second.opted-out'"),
+    ({"strategy": "ditto+pfa", "learning-rate": 11.0}, "times 'learning-rate' = 11"),
 ]
-FULL = {"work": "plain first-batch=full"}
+FULL = {"work": {"kind": "plain", "first-batch": "full"}}
 UNLIKE = [
-    ({**FULL, "noise-multiplier": 1.0}, "'first-batch=full'", "'noise-multiplier'"),
-    ({**FULL, "participations": 2}, "'first-batch=full'", "'participations'"),
-    ({**FULL, "noise": "client"}, "'first-batch=full'", "'noise'"),
-    ({"strategy": "ditto", "calibration": "pfa"}, "'second' = 'private'", "'calibration'"),
-    ({"spend": "late", "noise": "client"}, "'spend' = 'late'", "'noise'"),
-    ({"spend": "late ratio=2", "participations": 2}, "'spend' = 'late'", "'participations'"),
-    ({"strategy": "ditto", "noise-multiplier": 1.0}, "'second' = 'private'", "'noise-multiplier'"),
+    ({**FULL, "noise-multiplier": 1.0}, "'work.first-batch' = 'full'", "'noise-multiplier'"),
+    ({**FULL, "participations": 2}, "'work.first-batch' = 'full'", "'participations'"),
+    ({**FULL, "noise": "client"}, "'work.first-batch' = 'full'", "'noise'"),
+    ({"strategy": "ditto", "calibration": "pfa"}, "'second.kind' = 'private'", "'calibration'"),
+    ({"spend": {"kind": "late"}, "noise": "client"}, "'spend.kind' = 'late'", "'noise'"),
+    (
+        {"spend": {"kind": "late", "ratio": 2}, "participations": 2},
+        "'spend.kind' = 'late'",
+        "'participations'",
+    ),
+    (
+        {"strategy": "ditto", "noise-multiplier": 1.0},
+        "'second.kind' = 'private'",
+        "'noise-multiplier'",
+    ),
 ]
 
 
@@ -63,7 +72,7 @@ def test_sites_decline_the_same(config: dict[str, Any], asked: str, reason: str)
     del asked, reason
     terms = RunConfig.parse(config).terms
     if terms.strategy == "ditto":
-        terms = terms.updated(second="private")
+        terms = terms.updated(second={"kind": "private"})
     site = profile(policy={"client-noise": True})
     with pytest.raises(Declined, match="equal rounds alone"):
         check_policy(site, terms)
@@ -72,28 +81,34 @@ def test_sites_decline_the_same(config: dict[str, Any], asked: str, reason: str)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("table", "words"),
     [
-        ("secret", "names no kind of second model; the first word is one of private, kept"),
-        ("privat pull=1", "did you mean 'private'?"),
-        ("kept pul=1", "is of kind 'kept': 'pul' is not a known key; did you mean 'pull'?"),
-        ("kept pull=-1", "'pull' must be greater than or equal to 0"),
-        ("kept pull=inf", "'pull' must be a finite number"),
-        ("kept share=0.5", "'share' is not a known key"),
-        (True, "must be one line"),
+        ({"kind": "secret"}, "is of no known kind; write as 'second.kind' one of private, kept"),
+        ({"kind": "privat", "pull": 1}, "did you mean 'private'?"),
+        ({"pull": 1}, "is of no known kind; write as 'second.kind' one of private, kept"),
+        (
+            {"kind": "kept", "pul": 1},
+            "'kept': 'second.pul' is not a known key; did you mean 'second.pull'?",
+        ),
+        ({"kind": "kept", "pull": -1}, "'second.pull' must be greater than or equal to 0"),
+        ({"kind": "kept", "pull": math.inf}, "'second.pull' must be a finite number"),
+        ({"kind": "kept", "share": 0.5}, "'second.share' is not a known key"),
+        ({"kind": 3}, "is of no known kind"),
+        (True, "is a table: write [second]"),
+        ("kept pull=0.1", "is a table: write [second]"),
     ],
 )
-def test_a_second_model_is_a_kind_and_its_settings(text: object, words: str) -> None:
+def test_a_second_model_is_a_kind_and_its_settings(table: object, words: str) -> None:
     with pytest.raises(TermsError) as error:
-        RunConfig.parse({"second": text})
+        RunConfig.parse({"second": table})
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_mr_mtl_pulls_where_the_terms_leave_it_open_alone() -> None:
     """An explicit 0 became .1 before."""
-    for said, meant in (("auto", 0.1), ("0", 0.0), ("0.0", 0.0), ("2", 2.0)):
-        rule = ready_kernel(RunConfig.parse({"strategy": "mr-mtl", "work": f"auto pull={said}"}))
+    for said, meant in (("auto", 0.1), (0, 0.0), (0.0, 0.0), (2, 2.0)):
+        rule = ready_kernel(RunConfig.parse({"strategy": "mr-mtl", "work": {"pull": said}}))
         assert rule.terms.work.pull_factor == meant
 
 

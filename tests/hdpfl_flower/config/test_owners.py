@@ -13,6 +13,7 @@ from flwr.common.serde import recorddict_to_proto
 from hdpfl_flower.config.run_config import GROUPS, RunConfig
 from hdpfl_flower.config.server_terms import ServerTerms
 from hdpfl_flower.config.simulation_terms import SimulationTerms
+from hdpfl_flower.config.tables_of_terms import TABLES
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import TermsError
 from hdpfl_tools.simulation.in_process.grid import LocalGrid
@@ -63,7 +64,9 @@ def test_what_the_server_alone_uses_is_in_no_message_and_no_ledger(tmp_path: Pat
 def test_no_key_has_two_owners() -> None:
     keys = [key for group in GROUPS.values() for key in group.keys()]  # noqa: SIM118 - no dict
     assert len(keys) == len(set(keys))
-    assert {*RunConfig().as_config()} == {*keys} - {"after"}  # of it only the settings given
+    assert {*RunConfig().as_config()} == {*keys} - {*TABLES} | {
+        "spend.kind"
+    }  # of them only what is given
 
 
 def test_a_servers_key_among_terms_is_refused() -> None:

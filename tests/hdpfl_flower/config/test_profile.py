@@ -77,10 +77,10 @@ WRONG: list[tuple[str, Change]] = [
         (words, lambda d, keys=keys: d.update(data={**TABLE, **keys}))
         for words, keys in (
             ("'data.encoding' must be 'utf-8', 'latin-1'", {"encoding": "shift-jis"}),
-            ("'data.delimiter' must be one plain character", {"delimiter": ";;"}),
-            ("'data.delimiter' must be one plain character", {"delimiter": '"'}),
-            ("'data.delimiter' must be one plain character", {"delimiter": "\n"}),
-            ("'data.delimiter' must be one plain character", {"delimiter": "§"}),
+            ("'delimiter' must be one plain character", {"delimiter": ";;"}),
+            ("'delimiter' must be one plain character", {"delimiter": '"'}),
+            ("'delimiter' must be one plain character", {"delimiter": "\n"}),
+            ("'delimiter' must be one plain character", {"delimiter": "§"}),
             ("'data.thousands' is the mark in 'data.decimal'", {"thousands": "."}),
             ("'data.decimal' does not go with", {"format": "npz", "decimal": ","}),
             ("'data.columns' does not go with", {"format": "images", "columns": {"a": {}}}),
@@ -98,7 +98,10 @@ WRONG: list[tuple[str, Change]] = [
             ("'to' makes a number", {"to": "age", "reference": "2024-12-31", "values": {"a": "b"}}),
             ("'data.columns.age.to' must be", {"to": "weeks"}),
             ("'century-from' and %y", {"date-formats": ["%d.%m.%y"]}),
-            ("'strip' and 'below-limit' are for numbers", {"strip": ["%"], "values": {"a": "b"}}),
+            (
+                "'trailing-minus' and 'below-limit' are for numbers",
+                {"strip": ["%"], "values": {"a": "b"}},
+            ),
             ("'date-formats' may hold", {"date-formats": ["%d.%m.%Y", "%d. %B %Y"]}),
             ("'date-formats' may hold", {"date-formats": ["%m.%Y"]}),
             ("'date-formats' may hold", {"date-formats": ["%d.%m.%Y %"]}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hdpfl_flower.config.run_config import GROUPS, RunConfig
-from hdpfl_flower.config.tables import flat_rows
+from hdpfl_flower.config.tables import KINDS, flat_rows, table_rows
+from hdpfl_flower.config.tables_of_terms import TABLES
 from hdpfl_flower.config.terms import MOST_TERMS, RunTerms
 from hdpfl_flower.config.validation import kebab
 from hdpfl_flower.errors import TermsError
@@ -21,7 +23,7 @@ def test_the_defaults_survive_the_wire() -> None:
     terms = RunTerms()
     assert RunTerms.from_json(terms.to_json()) == terms
     assert RunTerms.parse(terms.as_config()) == terms
-    assert set(terms.as_config()) == set(RunTerms.keys()) - {"after"}
+    assert set(terms.as_config()) == set(RunTerms.keys()) - {*TABLES} | {"spend.kind"}
     terms = RunTerms.parse({"after": {"new-kind": {"share": 0.5, "column": "age"}}})
     assert terms.as_config()["after.new-kind.column"] == "age"
     assert RunTerms.from_json(terms.to_json()) == terms == RunTerms.parse(terms.as_config())
@@ -43,10 +45,16 @@ def test_the_defaults_survive_the_wire() -> None:
         ({"evaluation": "everywhere"}, ["'evaluation'", "'none', 'server' or 'sites'"]),
         ({"strategy": True}, ["'strategy' must be a text in quotes"]),
         ({"epsilons": [1, 2]}, ["'epsilons' must be a text in quotes"]),
-        ({"work": "plain pull=-0.1"}, ["'work'", "'pull", "greater than or equal to 0"]),
-        ({"work": "plain pull=True"}, ["'work'", "'pull"]),
-        ({"work": "plain pull=inf"}, ["'work'", "'pull", "finite number"]),
-        ({"work": "plain first-batch=all"}, ["'first-batch' must be 'auto', 'full' or 'same'"]),
+        (
+            {"work": {"kind": "plain", "pull": -0.1}},
+            ["'work'", "'work.pull'", "greater than or equal to 0"],
+        ),
+        ({"work": {"kind": "plain", "pull": True}}, ["'work'", "'work.pull'"]),
+        ({"work": {"kind": "plain", "pull": math.inf}}, ["'work'", "'work.pull'", "finite number"]),
+        (
+            {"work": {"kind": "plain", "first-batch": "all"}},
+            ["'work.first-batch' must be 'auto', 'full' or 'same'"],
+        ),
         ({"seed": 2**63}, ["'seed'"]),
         ({"rounds": "x", "fraction": "y"}, ["'rounds'", "'fraction'"]),
     ],
@@ -78,8 +86,8 @@ def test_whatever_a_server_sends_either_parses_or_is_refused(config: dict[str, A
     assert isinstance(terms, RunTerms)
 
 
-FORMED = {"start", "class-weights", "sites"}
-"""Texts of a form of their own: a digest, numbers, fingerprints."""
+FORMED = {"start", "class-weights", "sites", "members", "scales"}
+"""Texts of a form of their own: a digest, numbers, fingerprints, names with keys."""
 
 
 @pytest.mark.parametrize("value", [0.1, 50, 0, 1e-05, 20260101, float("inf")])
@@ -98,13 +106,29 @@ def test_a_number_is_a_text_where_a_text_is_asked_for(value: float) -> None:
 
 def test_an_explicit_zero_is_not_what_is_left_open() -> None:
     assert (RunTerms().work.pull, RunTerms().work.pull_factor) == ("auto", 0)
-    terms = RunTerms.parse({"work": "plain pull=0"})
+    terms = RunTerms.parse({"work": {"kind": "plain", "pull": 0}})
     assert (terms.work.pull, terms.work.pull_factor) == (0, 0)
     assert RunTerms.from_json(terms.to_json()) == terms
 
 
-def test_blanks_are_no_pull_that_a_site_would_pay_for() -> None:
-    assert RunTerms.parse({"second": "  "}).second is None
+def test_a_table_that_is_left_open_is_none_that_a_site_would_pay_for() -> None:
+    for table in ({}, {"kind": "auto", "pull": "auto"}, None):
+        assert RunTerms.parse({"second": table}).second is None
+    assert RunTerms.parse({"work.kind": "auto", "work.pull": "auto"}) == RunTerms()
+
+
+def test_flowers_run_config_reads_as_the_tables_do() -> None:
+    """It holds every setting of every kind: one that is left open is of no kind."""
+    declared = {row.key: row.default for row in table_rows()}
+    for table, kinds in KINDS.items():
+        for name, kind in kinds.items():
+            try:
+                flat = RunConfig.parse({**declared, f"{table}.kind": name}).terms
+            except TermsError as error:
+                pytest.fail(str(error))
+            assert flat == RunTerms.parse({table: {"kind": name}})
+            assert type(getattr(flat, table)) is kind
+    assert {*KINDS, "first", "after"} == {*TABLES}
 
 
 def test_a_file_whose_number_python_does_not_read_is_no_traceback(tmp_path: Path) -> None:
@@ -115,7 +139,7 @@ def test_a_file_whose_number_python_does_not_read_is_no_traceback(tmp_path: Path
 
 
 def test_every_term_is_described() -> None:
-    assert all(row.description for row in flat_rows())
+    assert all(row.description for row in (*flat_rows(), *table_rows()))
 
 
 JSON = st.recursive(
@@ -125,13 +149,30 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["x" * 501, "auto stays=he\x1bad", "auto stays=head\nstays", "joint stays=\u202ehead", 3],
-)
-def test_local_work_is_one_short_line_of_a_kind_and_its_settings(text: object) -> None:
-    with pytest.raises(TermsError, match=r"^run config: .work. must be one line of at most 500"):
-        RunTerms.from_json(json.dumps({"work": text}))
+@pytest.mark.parametrize("value", ["x" * 501, "he\x1bad", "head\nstays", "\u202ehead", [], None])
+def test_a_setting_is_one_short_printable_value(value: object) -> None:
+    words = r"^run config: .work. 'work.stays' must be a finite number, true, false or a line"
+    for kind in ({}, {"work.kind": "joint"}):
+        with pytest.raises(TermsError, match=words):
+            RunTerms.from_json(json.dumps({**kind, "work": {"stays": value}}))
+
+
+@pytest.mark.parametrize("table", ["work", "after.tuning"])
+@pytest.mark.parametrize("key", ["x" * 60, "st\x1bays", "st\nays", "\u202estays", "a.b.c", ""])
+def test_no_key_of_a_table_is_shown_unless_it_has_the_form_of_one(table: str, key: str) -> None:
+    words = (
+        r"^run config: '(work|after)' has a key in another form than a setting of \[[a-zK.ND]+\]$"
+    )
+    with pytest.raises(TermsError, match=words.replace("K.ND", ".KIND")):
+        RunTerms.from_json(json.dumps({f"{table}.{key}": 1}))
+
+
+def test_a_table_has_a_bounded_number_of_settings() -> None:
+    for table in ("work", "second", "after"):
+        settings = {f"{table}.a{number}.b" if table == "after" else f"{table}.a{number}": 1
+                    for number in range(101)}  # fmt: skip
+        with pytest.raises(TermsError, match=f"^run config: '{table}' has more than 100 settings$"):
+            RunTerms.from_json(json.dumps(settings))
 
 
 def test_every_text_of_the_terms_is_bounded_and_refused_by_its_key() -> None:

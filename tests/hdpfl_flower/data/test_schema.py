@@ -14,8 +14,8 @@ import pytest
 
 from hdpfl_flower.config.terms import MOST_SCHEMA
 from hdpfl_flower.data import schema
-from hdpfl_flower.data.columns import value_key
-from hdpfl_flower.data.schema import MAX_FEATURES, Schema, schema_text
+from hdpfl_flower.data.schema import MAX_FEATURES, NumberColumn, Schema, schema_text
+from hdpfl_flower.data.values import value_key
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task
 from tests.hdpfl_flower.data.schema_text import TEXT
@@ -25,6 +25,29 @@ REGRESSION = Schema.parse(
     '[label]\ncolumn = "y"\nbounds = [0, 70]\n'
     '[[columns]]\nname = "a"\ntype = "number"\nbounds = [0, 10]\n'
 )
+
+
+def typical(bounds: str, values: str) -> Schema:
+    return Schema.parse(
+        '[label]\ncolumn = "y"\nbounds = [0, 70]\n[[columns]]\nname = "a"\ntype = "number"\n'
+        f"bounds = {bounds}\ntypical = {values}\n"
+    )
+
+
+def test_typical_values_become_the_unit_of_a_feature() -> None:
+    schema = typical("[0, 1000]", "[100, 10]")
+    (column,) = schema.columns
+    assert isinstance(column, NumberColumn)
+    assert schema.gain == 2.5  # of one feature
+    scaled = column.scale(np.array([100.0, 110.0, 90.0, 135.0, 1000.0, -5.0]), schema.gain)
+    assert scaled.tolist() == [0.0, 2.5, -2.5, 8.75, 10.0, -10.0]
+    assert column.fill_value == 100  # a missing value adds nothing
+
+
+def test_typical_values_of_the_widest_bounds_stay_finite() -> None:
+    (column,) = typical("[-1e308, 1e308]", "[9e307, 1e305]").columns
+    assert isinstance(column, NumberColumn)
+    assert column.scale(np.array([-1e308, 1e308]), 1.0).tolist() == [-4.0, 4.0]
 
 
 def test_schema_gives_task_and_names() -> None:
@@ -50,6 +73,13 @@ def test_schema_gives_task_and_names() -> None:
         ("bounds = [0, 10]", "bounds = [0, 5e-324]", "low below high"),
         ("bounds = [0, 10]", "bounds = 3", "bounds"),
         ("bounds = [0, 10]\n", "", "bounds' is missing"),
+        ("bounds = [0, 10]", "bounds = [0, 10]\ntypical = [5, 0]", "'typical' must be"),
+        ("bounds = [0, 10]", "bounds = [0, 10]\ntypical = [11, 1]", "'typical' must be"),
+        ("bounds = [0, 10]", "bounds = [0, 10]\ntypical = [5, 6]", "'typical' must be"),
+        ("bounds = [0, 10]", "bounds = [0, 10]\ntypical = [5, -1]", "'typical' must be"),
+        ("bounds = [0, 10]", "bounds = [0, 10]\ntypical = [5, nan]", "typical"),
+        ("bounds = [0, 10]", "bounds = [0, 10]\ntypical = 5", "typical"),
+        ('type = "category"', 'type = "category"\ntypical = [5, 1]', "not a known key"),
         ('name = "d"', 'name = "a"', "column 'a' is named twice"),
         ('name = "d"', 'name = "y"', "column 'y' is named twice"),
         ('name = "d"', 'name = "d "', "blank at an end"),
@@ -139,7 +169,9 @@ def test_extreme_bounds_stay_finite() -> None:
         text = TEXT.replace("bounds = [0, 10]\nfill = 2.5", f"bounds = [{low!r}, {high!r}]")
         column = Schema.parse(text).columns[0]
         assert column.type == "number"
-        scaled = column.scale(np.array([low, high, -1.79e308, 1.79e308, 0.0, column.fill_value]))
+        scaled = column.scale(
+            np.array([low, high, -1.79e308, 1.79e308, 0.0, column.fill_value]), 1.0
+        )
         assert np.isfinite(scaled).all()
         np.testing.assert_allclose(scaled[:2], [-1, 1])
         assert abs(scaled[-1]) < 1e-9

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data import stated_task
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import DataError, TermsError
 from hdpfl_flower.models.task import Task
+from hdpfl_tools.simulation.own_data.dataset import stated_of
 from tests.hdpfl_tools.tables.test_site_data import read_npz
 
 
@@ -20,17 +20,20 @@ def stated(**keys: object) -> Task:
 
 
 @pytest.mark.parametrize(
-    ("text", "task"),
+    ("table", "task"),
     [
-        ("classification shape=1,28,28 classes=10", Task.classification((1, 28, 28), 10)),
-        ("classification  classes=2 shape=13", Task((13,), 1, "logistic")),
-        ("regression shape=13", Task.regression((13,))),
-        ("survival shape=13,2 intervals=1", Task.survival((13, 2), 1)),
+        (
+            {"kind": "classification", "shape": "1,28,28", "classes": 10},
+            Task.classification((1, 28, 28), 10),
+        ),
+        ({"classes": 2, "shape": 13, "kind": "classification"}, Task((13,), 1, "logistic")),
+        ({"kind": "regression", "shape": "13"}, Task.regression((13,))),
+        ({"kind": "survival", "shape": "13,2", "intervals": 1}, Task.survival((13, 2), 1)),
     ],
 )
-def test_the_terms_state_a_task(text: str, task: Task) -> None:
-    assert stated(task=text) == task
-    assert stated(task=stated_task.stated_of(task)) == task
+def test_the_terms_state_a_task(table: dict[str, object], task: Task) -> None:
+    assert stated(task=table) == task
+    assert stated(task=stated_of(task)) == task
 
 
 @pytest.mark.parametrize(
@@ -38,17 +41,32 @@ def test_the_terms_state_a_task(text: str, task: Task) -> None:
     [
         ({}, "do not say what a record is"),
         ({"dataset": "file:x.npz"}, "'task' is empty"),
-        ({"task": "regression"}, "lacks shape"),
-        ({"task": "survival"}, "lacks shape and intervals"),
-        ({"task": "regression shape=13", "schema": "heart"}, "both say what a record is"),
-        ({"task": "regression shape=13", "dataset": "digits"}, "has its own"),
-        ({"task": "regressoin shape=13"}, "did you mean 'regression'"),
-        ({"task": "regression shape=13x2"}, "whole numbers with commas"),
-        ({"task": "regression shape=0"}, "holds 0 numbers a record"),
-        ({"task": "regression shape=99999,99999"}, "9,999,800,001 numbers a record"),
-        ({"task": "regression shape=13 classes=2"}, "'classes' is not a known key"),
-        ({"task": "classification shape=13 classes=1"}, "'classes' must be 2 or more"),
-        ({"task": "classification shape=13 classes=1000000"}, "must be less than or equal to"),
+        ({"task": {"kind": "regression"}}, "lacks task.shape"),
+        ({"task": {"kind": "survival"}}, "lacks task.shape and task.intervals"),
+        (
+            {"task": {"kind": "regression", "shape": "13"}, "schema": "heart"},
+            "both say what a record is",
+        ),
+        ({"task": {"kind": "regression", "shape": "13"}, "dataset": "digits"}, "has its own"),
+        ({"task": {"kind": "regressoin", "shape": 13}}, "did you mean 'regression'"),
+        ({"task": {"kind": "regression", "shape": "13x2"}}, "whole numbers with commas"),
+        ({"task": {"kind": "regression", "shape": "0"}}, "holds 0 numbers a record"),
+        (
+            {"task": {"kind": "regression", "shape": "99999,99999"}},
+            "9,999,800,001 numbers a record",
+        ),
+        (
+            {"task": {"kind": "regression", "shape": "13", "classes": 2}},
+            "'task.classes' is not a known key",
+        ),
+        (
+            {"task": {"kind": "classification", "shape": "13", "classes": 1}},
+            "'task.classes' must be 2 or more",
+        ),
+        (
+            {"task": {"kind": "classification", "shape": "13", "classes": 1000000}},
+            "must be less than or equal to",
+        ),
     ],
 )
 def test_terms_that_state_no_task_are_refused(keys: dict[str, object], words: str) -> None:

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.app.error import Error
-from flwr.serverapp.strategy import FedAvg, FedMedian, Krum, QFedAvg
+from flwr.serverapp.strategy import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMedian,
+    FedProx,
+    FedYogi,
+    Krum,
+    QFedAvg,
+)
 from flwr.supercore.task_identity import TaskIdentity
 
 from hdpfl_flower import NoiseAware
@@ -104,3 +114,58 @@ def test_a_reply_that_is_no_model_is_left_out(bad: str) -> None:
 def test_a_strategy_without_a_weighted_mean_is_refused(strategy: Any) -> None:
     with pytest.raises(StrategyError, match="takes no weighted mean"):
         NoiseAware(strategy)
+
+
+def state_of(weight: float, batches: int, rows: int = 400) -> ArrayRecord:
+    """Return a state dict as BatchNorm, half precision, masks and tied names make it."""
+    draw = np.random.default_rng(batches)
+    values = (weight + draw.normal(size=(rows, 2))).astype(np.float32)
+    return ArrayRecord(
+        {
+            "weight": Array(values),
+            "tied": Array(values),
+            "half": Array(values.astype(np.float16)),
+            "scale": Array(np.asarray(np.float32(weight))),
+            "num_batches_tracked": Array(np.asarray(batches, np.int64)),
+            "small": Array(np.array([batches], np.uint8)),
+            "mask": Array(np.array([True, batches > 9])),
+            "empty": Array(np.zeros((0, 3), np.float32)),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        FedAvg(), FedAvgM(server_momentum=0.5), FedProx(proximal_mu=0.1), FedAdagrad(), FedAdam(),
+        FedYogi(),
+    ],
+    ids=lambda strategy: type(strategy).__name__,
+)  # fmt: skip
+def test_a_model_with_counters_goes_on_after_the_first_round(strategy: Any) -> None:
+    """Flower's mean turns a counter into a float, and 0-d arrays into numbers."""
+    aware, model = NoiseAware(strategy), state_of(0.0, 0)
+    for server_round in (1, 2, 3):
+        requests = aware.configure_train(server_round, model, ConfigRecord(), Nodes())
+        replies = [
+            reply(request, state_of(server_round, 10 * server_round + request.metadata.dst_node_id))
+            for request in requests
+        ]
+        aggregate, _ = aware.aggregate_train(server_round, replies)
+        assert len(aware.weights) == len(NOISE)
+        for name, before in model.items():
+            assert aggregate[name].dtype == before.dtype, name
+            assert tuple(aggregate[name].shape) == tuple(before.shape), name
+        assert int(aggregate["num_batches_tracked"].numpy()) == 10 * server_round + 5
+        assert aggregate["mask"].numpy().tolist() == [True, True]
+        moved = aggregate["weight"].numpy() - model["weight"].numpy()
+        assert np.abs(moved).max() > 0
+        model = aggregate
+
+
+def test_a_round_without_a_usable_reply_ends_the_run() -> None:
+    strategy = NoiseAware(FedAvg())
+    requests = strategy.configure_train(1, arrays_of(np.zeros(SIZE)), ConfigRecord(), Nodes())
+    replies = [reply(request, state_of(1.0, 3)) for request in requests]
+    with pytest.raises(StrategyError, match="round 1: every reply is left out"):
+        strategy.aggregate_train(1, replies)

@@ -27,6 +27,7 @@ from torch import nn
 
 from hdpfl_flower import reply_time as timing
 from hdpfl_flower import wire
+from hdpfl_flower.doors import charged_updates
 from hdpfl_flower.doors import private_updates as door
 from hdpfl_flower.doors.private_updates import PrivateUpdates
 from hdpfl_flower.errors import Declined, Reason
@@ -399,7 +400,7 @@ def test_replies_leave_on_time(ledger: Path, monkeypatch: pytest.MonkeyPatch, af
     """Answers, replays, declines and failures; the app's work takes some time of it."""
     clock = Clock()
     monkeypatch.setattr(timing, "time", clock)
-    monkeypatch.setattr(door, "time", clock)
+    monkeypatch.setattr(charged_updates, "time", clock)
     private = mod(ledger, reply_after=after)
 
     def working(message: Message, context: Context) -> Message:
@@ -441,3 +442,26 @@ def _no_files(tmp_path: Path) -> Iterator[None]:
     """Nothing but the ledger and what lies beside it is written."""
     yield
     assert all(path.name.split(".")[0] in ("ledger", "open") for path in tmp_path.iterdir())
+
+
+def test_a_ledger_that_was_set_back_releases_nothing(tmp_path: Path) -> None:
+    """A copy of an older ledger contradicts its anchor."""
+    path, anchor = tmp_path / "open.sqlite", tmp_path / "open.anchor"
+    private = PrivateUpdates(path, epsilon=EPSILON, delta=DELTA, rounds=ROUNDS, anchor=anchor)
+    private.create_ledger(path, 1, anchor)
+    before = path.read_bytes()
+    assert not private(request(), context(), App()).has_error()
+    path.write_bytes(before)
+    assert code_of(private(request(2), context(), App())) == wire.FAILED
+
+
+def test_few_clients_are_said_to_be_too_few(tmp_path: Path) -> None:
+    """The mean of n updates of length C has noise of the length 2Cz·√(d/n)."""
+    handler = PrivateUpdates(tmp_path / "l", epsilon=8.0, delta=DELTA, rounds=1)
+    z = calibrate([Steps(1.0, 1)], 8.0, DELTA)
+    needed = handler.clients_needed(1000)
+    assert needed == math.ceil(4 * z * z * 1000)
+    rng = np.random.default_rng(0)
+    noise = 2 * z * rng.standard_normal((needed, 1000)).mean(0)
+    assert np.linalg.norm(noise) == pytest.approx(1, rel=0.15)
+    assert handler.clients_needed(1000, signal_to_noise=2) == pytest.approx(4 * needed, abs=4)

@@ -12,9 +12,9 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from hdpfl_flower.engines.dpsgd import filled_up, settle, train
 from hdpfl_flower.engines.engines import Engine, may_draw
-from hdpfl_flower.models.exact_arithmetic import exact_arithmetic
 from hdpfl_flower.models.losses import output_gradient
 from hdpfl_flower.models.networks import build_model
+from hdpfl_flower.models.row_batches import exact_arithmetic
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import ReleaseStreams, add_noise
 from hdpfl_flower.privacy.plan import RoundPlan

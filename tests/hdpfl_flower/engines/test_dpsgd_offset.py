@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.engines import dpsgd
@@ -154,8 +154,12 @@ def test_an_offset_of_another_size_or_with_phases_is_refused() -> None:
 
 def with_offset(terms: RunTerms, offset: np.ndarray | ArrayRecord, server_round: int = 1) -> Any:
     like = arrays_of(build_model(terms.model, task_for(terms), 0))
-    sent = wire.write_model(unflatten(offset, like)) if isinstance(offset, np.ndarray) else offset
-    return wire.write_instructions(
+    sent = (
+        server_wire.write_model(unflatten(offset, like))
+        if isinstance(offset, np.ndarray)
+        else offset
+    )
+    return server_wire.write_instructions(
         terms, server_round, model_of(terms), others=[sent], use=wire.OFFSET
     )
 
@@ -183,9 +187,9 @@ def test_a_site_follows_an_offset_and_seals_its_bytes(tmp_path: Path) -> None:
     replies = [
         send({"profile": str(profile)}, wire.TRAIN, with_offset(terms, offset)) for _ in range(2)
     ]
-    found = [wire.read_update(reply.content, size) for reply in replies]
+    found = [server_wire.read_update(reply.content, size) for reply in replies]
     assert found[0].tobytes() == found[1].tobytes()
-    plain = wire.read_update(ask(profile, terms, 2).content, size)
+    plain = server_wire.read_update(ask(profile, terms, 2).content, size)
     assert np.abs(plain).max() < 100
     np.testing.assert_allclose(found[0], offset, atol=100)
     assert code_of(ask(profile, terms, 1)) == wire.DECLINED  # another request of the same round
@@ -198,7 +202,7 @@ DECLINES: dict[str, tuple[str, dict[str, Any], str, int]] = {
     "noise of the server": (
         "", {"noise": "server", "strategy": "fedhdp", "delta": 1e-7}, wire.TRAIN, wire.DECLINED,
     ),
-    "an offset of its own": ("", {"work": "offset"}, wire.TRAIN, wire.DECLINED),
+    "an offset of its own": ("", {"work": {"kind": "offset"}}, wire.TRAIN, wire.DECLINED),
     "updates of its own": ("", {"after": {"shrink": {"scale": 0.5}}}, wire.TRAIN, wire.DECLINED),
     "a test": ("", {"evaluation": "sites"}, wire.EVALUATE, wire.FAILED),
     "the end": ("", {}, wire.FINISH, wire.FAILED),
@@ -215,7 +219,7 @@ def test_work_beside_an_offset_is_declined_before_a_release(tmp_path: Path, case
     terms = terms_of(**keys)
     offset = np.ones(size_of(terms), np.float32)
     at = int(kind != wire.JOIN)
-    plain = wire.write_instructions(terms, at, model_of(terms))
+    plain = server_wire.write_instructions(terms, at, model_of(terms))
     if kind == wire.EVALUATE:
         assert code_of(send({"profile": str(profile)}, wire.TRAIN, plain)) is None
     before = releases(profile)
@@ -250,7 +254,7 @@ def test_the_payload_limit_counts_the_offset(tmp_path: Path) -> None:
 
 def test_two_offsets_are_none(tmp_path: Path) -> None:
     terms, profile = terms_of(), make_site(tmp_path)
-    content = wire.write_instructions(
+    content = server_wire.write_instructions(
         terms, 1, model_of(terms), others=[model_in(terms, 2), model_in(terms, 3)], use=wire.OFFSET
     )
     assert code_of(send({"profile": str(profile)}, wire.TRAIN, content)) == wire.FAILED

@@ -16,7 +16,7 @@ from torch import nn
 from hdpfl_flower.engines import dpsgd
 from hdpfl_flower.engines.engines import VmapEngine
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.models import exact_arithmetic as exact
+from hdpfl_flower.models import row_batches as exact
 from hdpfl_flower.models.task import Records, Task
 from tests.hdpfl_flower.engines.oracle import CPU, make_engine, mutant, one_thread  # noqa: F401
 from tests.hdpfl_flower.engines.updates import (

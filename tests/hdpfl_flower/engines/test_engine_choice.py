@@ -420,6 +420,28 @@ def scaled_by_its_batch(task: Task) -> nn.Module:
     return Scaled(6, task.outputs)
 
 
+def shared_softmax(task: Task) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, task.outputs), nn.Softmax(dim=0))
+
+
+def moving(task: Task) -> nn.Module:
+    """A running mean, assigned anew in each forward pass."""
+
+    class Moving(nn.Linear):
+        mean: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__(6, task.outputs)
+            self.register_buffer("mean", torch.zeros(6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.training:
+                self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+            return super().forward(x - self.mean)
+
+    return Moving()
+
+
 def unsplittable(task: Task) -> nn.Module:
     class Gated(nn.Module):
         def __init__(self) -> None:
@@ -441,6 +463,8 @@ def unsplittable(task: Task) -> nn.Module:
         ("lazy", r"'weight' has no shape yet \(a lazy layer\)"),
         ("drawn", r"'0\.weight' is not trained, and has other numbers each time"),
         ("dead", "no output depends on a trained parameter"),
+        ("shared_softmax", r"mixes the records of a batch.*softmax\(dim=0\)"),
+        ("moving", "'mean' changes in a forward pass of training"),
         ("scaled_by_its_batch", "record by record; replace .* range over a batch by constants"),
         ("unsplittable", r"record by record; replace .* Its layers: Gated, GRU, Linear"),
     ],

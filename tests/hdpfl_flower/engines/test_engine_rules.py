@@ -118,7 +118,7 @@ def test_costly_records_are_computed_one_by_one(operations: int) -> None:
     counts: list[int] = []
     engine.add_clipped_sum = lambda *given, raising: counts.append(given[3])  # type: ignore[method-assign]
     rehearse(engine, 8)
-    assert counts == [1 if alone else 8]
+    assert counts == ([1, 1] if alone else [8, 2])
 
 
 def test_unsettled_rows_take_256_mb_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,11 +347,14 @@ def test_a_linear_model_is_one_linear_layer_after_flattening() -> None:
 
 
 @pytest.mark.parametrize(("task", "kind"), [(NUMBER, torch.float32), (BINARY, torch.int64)])
-def test_a_rehearsal_is_one_batch_of_zeros(task: Task, kind: torch.dtype) -> None:
+def test_a_rehearsal_is_a_batch_of_zeros_and_two_rows_of_ones(
+    task: Task, kind: torch.dtype
+) -> None:
     engine, asked = Noting(task=task), []
     engine.add_clipped_sum = lambda *given, raising: asked.append(given)  # type: ignore[method-assign]
     rehearse(engine, 7)
-    [(total, x, y, count, clip_norm)] = asked
+    (total, x, y, count, clip_norm), (_, ones, *_, few, _) = asked
+    assert ones.all() and (len(ones), few) == (2, 2)
     for given, shape, dtype in ((total, (4,), torch.float32), (x, (7, 3), torch.float32),
                                 (y, (7,), kind)):  # fmt: skip
         assert (given.shape, given.dtype) == (shape, dtype)

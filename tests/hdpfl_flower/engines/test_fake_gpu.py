@@ -24,7 +24,7 @@ from hdpfl_flower.models.evaluation import count_correct, predict
 from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy import noise
-from hdpfl_flower.work.backbone import read_backbone
+from hdpfl_flower.work.backbone import OwnBackbone
 from hdpfl_tools.simulation import stacked_dpsgd
 from hdpfl_tools.simulation.stacked_dpsgd import PrivateJob
 from hdpfl_tools.simulation.stacked_sgd import stack_for
@@ -68,7 +68,7 @@ def cnn() -> nn.Module:
 
 def adapted() -> nn.Module:
     body = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(100, 6))
-    settings = read_backbone("own function=a:b width=6 adapter=lora:2")
+    settings = OwnBackbone(function="a:b", width=6, adapter="lora:2")
     assert settings is not None
     return adapt(body.requires_grad_(False), nn.Linear(6, 3), settings)
 
@@ -185,8 +185,8 @@ BUGS = {
     ),
     "copies all records": (
         dpsgd,
-        "rows_on(features, indices, device)",
-        "features.to(device).index_select(0, indices.to(device))",
+        "(rows_on(tensor, indices, total.device) for tensor in tensors)",
+        "(tensor.to(total.device).index_select(0, indices.to(total.device)) for tensor in tensors)",
     ),
     "ranks in float64": (
         engines,

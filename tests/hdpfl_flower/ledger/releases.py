@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hdpfl_flower.ledger.account import ChargedPlan, Request
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.site_ledger import Reservation
 
 PLAN = ChargedPlan("{}", "{}", epsilon=1.0, delta=1e-6)
 

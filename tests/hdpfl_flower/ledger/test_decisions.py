@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hdpfl_flower.errors import Declined, LedgerError, Refused
-from hdpfl_flower.ledger.account import Account, Approval, Request, check_cost, sum_within
+from hdpfl_flower.ledger.account import Account, Request, check_cost, sum_within
 from hdpfl_flower.ledger.hash_chain import Chain, Entry
-from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.ledger import Approval, Ledger
 from hdpfl_tools.site.ledger_checks.invariants import after_close, after_refusal
 from tests.hdpfl_flower.ledger.releases import ask, open_ledger, release, reserve, small_ledger
 

@@ -13,6 +13,7 @@ from hdpfl_flower.errors import Declined, LedgerError
 from hdpfl_flower.ledger.account import ChargedPlan
 from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.new_chain import create_chain
 from hdpfl_flower.ledger.renyi import capacity, prices_of
 from hdpfl_flower.privacy.accounting import Gaussians, Steps
 from hdpfl_flower.privacy.plan import Plan
@@ -144,7 +145,7 @@ def forged(path: Path, change: float) -> None:
     with Chain(path).transaction() as entries:
         pass
     path.unlink()
-    chain = Chain.create(path)
+    chain = create_chain(path)
     with chain.transaction():
         for entry in entries:
             body = json.loads(json.dumps(entry.body))
@@ -173,7 +174,7 @@ def test_a_ledger_without_the_prices_of_a_run_sends_nothing(path: Path, ledger: 
     with Chain(path).transaction() as entries:
         pass
     path.unlink()
-    chain = Chain.create(path)
+    chain = create_chain(path)
     with chain.transaction():
         for entry in entries:
             entry.body.pop("prices", None)

@@ -14,6 +14,7 @@ from hypothesis import Phase
 from hdpfl_flower.ledger import renyi
 from hdpfl_flower.ledger.account import Account, ChargedPlan
 from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_tools.site.reports.lifetime import order_for
 from tests.crash.filter_machine import run_filter_machine
 
 
@@ -78,7 +79,7 @@ def _choose_the_order_again(patch: pytest.MonkeyPatch) -> None:
     def chosen(self: Account, entry: Any) -> None:
         apply(self, entry)
         if entry.kind == "cap":
-            self.order = renyi.order_for(self.cap_epsilon, self.cap_delta)
+            self.order = order_for(self.cap_epsilon, self.cap_delta)
 
     patch.setattr(Account, "apply", chosen)
 

@@ -15,14 +15,16 @@ from pathlib import Path
 import pytest
 
 import hdpfl_flower.ledger.hash_chain as module
+import hdpfl_flower.ledger.new_chain as new_chain
 from hdpfl_flower.errors import LedgerError
 from hdpfl_flower.formats import LEDGER
 from hdpfl_flower.ledger.hash_chain import Chain
+from hdpfl_flower.ledger.new_chain import create_chain
 
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Chain:
-    return Chain.create(tmp_path / "inner" / "chain.sqlite", tmp_path / "anchor")
+    return create_chain(tmp_path / "inner" / "chain.sqlite", tmp_path / "anchor")
 
 
 def fill(chain: Chain, *kinds: str) -> None:
@@ -44,9 +46,9 @@ def test_a_new_file_is_its_owners_and_says_what_it_is(chain: Chain, tmp_path: Pa
 
 def test_neither_a_file_nor_an_anchor_is_made_twice(chain: Chain, tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="exists already"):
-        Chain.create(tmp_path / "inner" / "chain.sqlite")
+        create_chain(tmp_path / "inner" / "chain.sqlite")
     with pytest.raises(LedgerError, match="exists already"):
-        Chain.create(tmp_path / "other.sqlite", tmp_path / "anchor")
+        create_chain(tmp_path / "other.sqlite", tmp_path / "anchor")
     assert not (tmp_path / "other.sqlite").exists()
 
 
@@ -177,12 +179,12 @@ def test_blobs_are_kept_until_they_are_dropped(chain: Chain) -> None:
 def test_durability_is_what_was_asked_for(tmp_path: Path) -> None:
     for durable, expected in ((True, (3, "delete")), (False, (0, "memory"))):
         path = tmp_path / f"{durable}.sqlite"
-        for opened in (Chain.create(path, durable=durable), Chain(path, durable=durable)):
+        for opened in (create_chain(path, durable=durable), Chain(path, durable=durable)):
             synchronous = opened._db.execute("PRAGMA synchronous").fetchone()[0]
             journal = opened._db.execute("PRAGMA journal_mode").fetchone()[0]
             assert (synchronous, journal) == expected
             opened.close()
-    assert Chain.create(tmp_path / "c.sqlite")._db.execute("PRAGMA synchronous").fetchone() == (3,)
+    assert create_chain(tmp_path / "c.sqlite")._db.execute("PRAGMA synchronous").fetchone() == (3,)
     assert Chain(tmp_path / "c.sqlite")._db.execute("PRAGMA synchronous").fetchone() == (3,)
 
 
@@ -216,7 +218,7 @@ def test_one_process_waits_for_the_other(chain: Chain, tmp_path: Path) -> None:
     ],
 )
 def test_what_sqlite_says_becomes_a_line_with_a_remedy(said: str, remedy: str) -> None:
-    with pytest.raises(LedgerError, match=remedy) as caught, module._readable_errors():
+    with pytest.raises(LedgerError, match=remedy) as caught, module.readable_errors():
         raise sqlite3.OperationalError(said)
     assert "\n" not in str(caught.value)
 
@@ -226,9 +228,9 @@ def test_a_missing_file_is_named_with_its_remedy(tmp_path: Path) -> None:
         Chain(tmp_path / "none.sqlite")
     (tmp_path / "file").write_text("")
     with pytest.raises(LedgerError, match="cannot be created"):
-        Chain.create(tmp_path / "file" / "chain.sqlite")
+        create_chain(tmp_path / "file" / "chain.sqlite")
     with pytest.raises(LedgerError, match="cannot be written"):
-        module._write_anchor(tmp_path / "file" / "anchor", 0, "")
+        module.write_anchor(tmp_path / "file" / "anchor", 0, "")
 
 
 def test_a_file_appearing_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +238,7 @@ def test_a_file_appearing_is_not_taken(tmp_path: Path, monkeypatch: pytest.Monke
     path.write_text("of another process")
     monkeypatch.setattr(Path, "exists", lambda _: False)
     with pytest.raises(LedgerError, match="cannot be created"):
-        Chain.create(path)
+        create_chain(path)
     assert path.read_text() == "of another process"
 
 
@@ -251,10 +253,10 @@ def test_a_crash_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     with monkeypatch.context() as patch:
         patch.setattr(sqlite3 if call == "connect" else os, call, killed)
         with pytest.raises(KeyboardInterrupt):
-            Chain.create(path)
+            create_chain(path)
     assert not path.exists()
     try:
-        fill(Chain.create(path), "a")
+        fill(create_chain(path), "a")
     except LedgerError as error:
         pytest.fail(f"what the crash left stands in the way: {error}")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["chain.sqlite"]
@@ -264,8 +266,8 @@ def test_a_crash_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 def test_names_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool) -> None:
     waited: list[tuple[Path, bool]] = []
     path = tmp_path / "chain.sqlite"
-    monkeypatch.setattr(module, "sync", lambda folder: waited.append((folder, path.exists())))
-    Chain.create(path, durable=durable)
+    monkeypatch.setattr(new_chain, "sync", lambda folder: waited.append((folder, path.exists())))
+    create_chain(path, durable=durable)
     assert waited == ([(tmp_path, True)] if durable else [])
 
 
@@ -274,10 +276,10 @@ def test_ledgers_need_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", no_links)
-    fill(Chain.create(tmp_path / "chain.sqlite"), "a")
+    fill(create_chain(tmp_path / "chain.sqlite"), "a")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["chain.sqlite"]
     with pytest.raises(LedgerError, match="exists already"):
-        Chain.create(tmp_path / "chain.sqlite")
+        create_chain(tmp_path / "chain.sqlite")
 
 
 def test_an_entry_has_the_time_that_was_given_or_now(chain: Chain) -> None:
@@ -306,7 +308,7 @@ def test_an_anchor_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         module, "replace_file", lambda *_, durable=False, **__: waits.append(durable)
     )
-    module._write_anchor(tmp_path / "anchor", 0, "")
+    module.write_anchor(tmp_path / "anchor", 0, "")
     assert waits == [True]
 
 

@@ -25,10 +25,12 @@ from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import Declined, LedgerError
 from hdpfl_flower.ledger.account import ChargedPlan, Request
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
-from hdpfl_flower.ledger.renyi import order_for, prices_of
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.renyi import prices_of
+from hdpfl_flower.ledger.site_ledger import Reservation
 from hdpfl_flower.privacy.accounting import Gaussians, PureSelections, epsilon_of
 from hdpfl_flower.privacy.plan import Plan, make_plan
+from hdpfl_tools.site.reports.lifetime import order_for
 from tests.hdpfl_flower.ledger.plans import profile, terms
 
 CLIP = 2.0
@@ -42,16 +44,30 @@ ASKED = tuple(
     terms(**{"rounds": 3, "local_steps": 6, **more})
     for more in (
         {},
-        {"second": "private pull=0.1"},
-        {"spend": "late ratio=3", "second": "private pull=0.1"},
-        {"work": "plain first-batch=full", "second": "private pull=0.1"},
-        {"spend": "late ratio=3", "work": "plain first-batch=full"},
+        {"second": {"kind": "private", "pull": 0.1}},
+        {"spend": {"kind": "late", "ratio": 3}, "second": {"kind": "private", "pull": 0.1}},
+        {
+            "work": {"kind": "plain", "first-batch": "full"},
+            "second": {"kind": "private", "pull": 0.1},
+        },
+        {"spend": {"kind": "late", "ratio": 3}, "work": {"kind": "plain", "first-batch": "full"}},
         {"rounds": 5, "participations": 2},
         {"after": {"tuning": {"steps": 7}, "prior": {"share": 0.1}, "scores": {"share": 0.1}}},
-        {"choice": "gaussian times=2 share=0.1", "work": "plain first-batch=full"},
-        {"choice": "gumbel times=2 share=0.1"},
+        {
+            "choice": {"kind": "gaussian", "times": 2, "share": 0.1},
+            "work": {"kind": "plain", "first-batch": "full"},
+        },
+        {"choice": {"kind": "gumbel", "times": 2, "share": 0.1}},
         {"noise": "client"},
         {"noise_multiplier": 9.0, "rounds": 4},
+        {"noise": "shared", "local_steps": 0, "spare_rounds": 0.5},
+        {
+            "noise": "shared",
+            "local_steps": 0,
+            "spend": {"kind": "late", "ratio": 3},
+            "second": {"kind": "private", "pull": 0.1},
+            "after": {"prior": {"share": 0.1}},
+        },
     )
 )
 Call = tuple[float, float, int]
@@ -72,7 +88,7 @@ def calls(plan: Plan, asked: RunTerms, kind: str, server_round: int) -> Iterator
         this = plan.steps_beside(kind, CLIP) if tuning else plan.round(server_round, CLIP)
         sensitivity = CLIP * (2 if asked.noise == "client" else 1)
         models = (
-            2 if kind == "update" and str(asked.as_config()["second"]).startswith("private") else 1
+            2 if kind == "update" and asked.second is not None and asked.second.models == 2 else 1
         )
         noise = this.noise_std / sensitivity
         yield from [(this.steps.sampling_prob, noise, this.steps.count)] * models

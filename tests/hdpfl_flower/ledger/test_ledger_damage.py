@@ -110,7 +110,7 @@ def test_a_folder_kept_locked_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     """What was charged stays charged: its entry was durable before."""
     path, anchor = tmp_path / "ledger.sqlite", tmp_path / "anchor"
     ledger = Ledger.create(path, 3.0, 1e-5, anchor)
-    monkeypatch.setattr(chain, "_PATIENCE", 0.05)
+    monkeypatch.setattr(chain, "PATIENCE", 0.05)
     with alone_in(tmp_path, 0), pytest.raises(LedgerError, match="cannot be locked"):
         ledger.reserve(ask(), PLAN)
     assert Ledger(path, anchor).account().spent() == (1.0, 1e-6)
@@ -140,7 +140,7 @@ def test_failed_writes_change_no_account(ledger: Ledger, monkeypatch: pytest.Mon
         raise OSError("no lock")
 
     with monkeypatch.context() as patch:
-        patch.setattr("hdpfl_flower.ledger.ledger.ReleaseLock", fail)
+        patch.setattr("hdpfl_flower.ledger.site_ledger.ReleaseLock", fail)
         with pytest.raises(OSError, match="no lock"):
             ledger.reserve(ask(), PLAN)
     assert ledger.account().spent() == (0.0, 0.0)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import Phase
 
 from hdpfl_flower.errors import LedgerError
-from hdpfl_flower.ledger import locks
+from hdpfl_flower.ledger import site_ledger
 from hdpfl_flower.ledger.account import Account, ChargedPlan
 from hdpfl_flower.ledger.ledger import Ledger
 from tests.crash.machine import INFINITE, as_fraction, run_machine
@@ -49,7 +49,7 @@ def _take_lost_releases_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _keep_no_lock(patch: pytest.MonkeyPatch) -> None:
-    class Free(locks.ReleaseLock):
+    class Free(site_ledger.ReleaseLock):
         def __init__(self, path: Path) -> None:
             super().__init__(path)
             self.free()
@@ -58,11 +58,11 @@ def _keep_no_lock(patch: pytest.MonkeyPatch) -> None:
             if self._path.exists():
                 super().free()
 
-    patch.setattr("hdpfl_flower.ledger.ledger.ReleaseLock", Free)
+    patch.setattr("hdpfl_flower.ledger.site_ledger.ReleaseLock", Free)
 
 
 def _keep_every_payload(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("hdpfl_flower.ledger.ledger.KEPT_ROUNDS", 9)
+    patch.setattr("hdpfl_flower.ledger.site_ledger.KEPT_ROUNDS", 9)
 
 
 def _round_spent_to_nearest(patch: pytest.MonkeyPatch) -> None:

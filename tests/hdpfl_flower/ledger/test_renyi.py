@@ -13,14 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdpfl_flower.errors import AccountingError
-from hdpfl_flower.ledger.renyi import (
-    capacity,
-    least_epsilon,
-    of_gaussian,
-    of_pure,
-    order_for,
-    prices_of,
-)
+from hdpfl_flower.ledger.renyi import capacity, of_gaussian, of_pure, prices_of
 from hdpfl_flower.privacy.accounting import (
     Gaussians,
     PureSelections,
@@ -30,6 +23,7 @@ from hdpfl_flower.privacy.accounting import (
     event_of,
 )
 from hdpfl_flower.privacy.plan import Plan, make_plan
+from hdpfl_tools.site.reports.lifetime import least_epsilon, order_for
 from tests.hdpfl_flower.ledger.plans import profile, terms
 
 
@@ -92,8 +86,8 @@ def test_a_pure_choice_costs_that_of_randomized_response(epsilon: float, order: 
 def test_every_mechanism_of_a_plan_has_its_price_and_no_more() -> None:
     asked = terms(
         after={"tuning": {"steps": 7}, "prior": {"share": 0.1}, "scores": {"share": 0.1}},
-        choice="gaussian times=2 share=0.1",
-        work="plain first-batch=full",
+        choice={"kind": "gaussian", "times": 2, "share": 0.1},
+        work={"kind": "plain", "first-batch": "full"},
     )
     plan = make_plan(profile(), asked)
     found = {(p.kind, p.server_round): p for p in prices_of(plan, 8)}

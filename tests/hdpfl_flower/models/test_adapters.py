@@ -14,7 +14,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.engines.dpsgd import train
 from hdpfl_flower.engines.engine_choice import engine_for
 from hdpfl_flower.errors import ModelError
-from hdpfl_flower.models.adapters import AdaptedNetwork, with_backbone
+from hdpfl_flower.models.adapters import AdaptedNetwork
 from hdpfl_flower.models.backbones import _network, over
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model, flatten, layout_of
 from hdpfl_flower.models.parts import parts_of
@@ -24,8 +24,9 @@ from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import RoundPlan
 from hdpfl_flower.system.weight_files import add_weights
 from hdpfl_flower.wire import encode_update
-from hdpfl_flower.work.backbone import read_backbone
+from hdpfl_flower.work.backbone import BACKBONES, OwnBackbone
 from hdpfl_tools.site.audit import default_training, engine_of
+from hdpfl_tools.site.stored_models import with_backbone
 
 IMAGES = Task.classification((1, 8, 8), 10)
 WIDTH = 6
@@ -65,9 +66,9 @@ def task_of(folder: Path, adapter: str = "lora:2") -> Task:
     made.get_submodule("3").running_mean += 0.5  # type: ignore[operator, union-attr]
     save_file({k: v.contiguous() for k, v in made.state_dict().items()}, folder / "w.safetensors")
     digest = add_weights(folder / "w.safetensors")
-    text = f"own function={__name__}:network width={WIDTH} weights={digest} adapter={adapter}"
-    backbone = read_backbone(text)
-    assert read_backbone(backbone.to_text()) == backbone
+    backbone = OwnBackbone(
+        function=f"{__name__}:network", width=WIDTH, weights=digest, adapter=adapter
+    )
     return over(backbone, IMAGES)
 
 
@@ -103,8 +104,7 @@ def test_a_run_starts_at_the_backbone_and_its_numbers_are_held_once(tmp_path: Pa
     assert isinstance(one, AdaptedNetwork)
     assert not any(layer.training for layer in one.train().backbone.modules())
     x = torch.rand(5, 1, 8, 8)
-    frozen = over(read_backbone(f"own function={__name__}:network width=6 weights="
-                                f"{task.body.backbone.weights}"), IMAGES)  # type: ignore[union-attr, arg-type]  # fmt: skip
+    frozen = over(task.body.backbone.updated(adapter=""), IMAGES)  # type: ignore[union-attr]
     with torch.no_grad():
         assert np.allclose(one.eval().backbone(x).numpy(), frozen.embed(x.numpy()), atol=1e-6)
     places = [
@@ -166,7 +166,7 @@ def test_each_records_gradient_is_its_own_and_frozen_layers_stay(tmp_path: Path)
 
 def test_code_of_a_backbone_is_not_run_by_an_audit_without_a_policy(tmp_path: Path) -> None:
     task = task_of(tmp_path)
-    terms = RunConfig.parse({"backbone": task.body.backbone.to_text()}).terms  # type: ignore[union-attr]
+    terms = RunConfig.parse({"backbone": task.body.backbone}).terms  # type: ignore[union-attr]
     with pytest.raises(ModelError, match=r"is code: name a profile whose 'policy\.models'"):
         engine_of(terms, default_training())
     assert engine_of(terms, default_training(), code=True) == "vmap"
@@ -181,8 +181,7 @@ def torchvision_task(kind: str, folder: Path, shape: tuple[int, int, int]) -> Ta
     made = getattr(pytest.importorskip("torchvision").models, kind)(weights=None)
     save_file(made.state_dict(), folder / "w.safetensors")
     digest = add_weights(folder / "w.safetensors")
-    backbone = read_backbone(f"{kind} weights={digest} adapter=lora:4")
-    assert backbone is not None
+    backbone = BACKBONES[kind](weights=digest, adapter="lora:4")
     return over(backbone, Task.classification(shape, 10))
 
 

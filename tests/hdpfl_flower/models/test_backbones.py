@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +14,15 @@ from safetensors.torch import save_file
 from torch import nn
 
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.tables_of_terms import flattened
+from hdpfl_flower.config.toml_text import as_toml
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import DataError, ModelError
 from hdpfl_flower.models.backbones import _network, over
-from hdpfl_flower.models.networks import import_torchvision
+from hdpfl_flower.models.image_networks import import_torchvision
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.system.weight_files import add_weights, weight_file
-from hdpfl_flower.work.backbone import OwnBackbone, ResNet18, read_backbone
+from hdpfl_flower.work.backbone import OwnBackbone, ResNet18
 from hdpfl_tools.simulation.datasets import load_dataset
 from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 
@@ -77,15 +80,20 @@ def weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], None] = di
     return folder / "w.safetensors"
 
 
-def config_of(folder: Path, text: str, **more: object) -> RunConfig:
+def config_of(folder: Path, backbone: dict[str, Any], **more: object) -> RunConfig:
     """The run config of a file that names a backbone."""
-    lines = {**QUICK, "runs-dir": str(folder / "runs"), "backbone": text, **more}
-    shown = [f"{k} = {v if isinstance(v, (int, float)) else repr(v)}" for k, v in lines.items()]
+    lines = {**QUICK, "runs-dir": str(folder / "runs"), "backbone": backbone, **more}
+    shown = [f"{key} = {as_toml(value)}" for key, value in flattened(lines)]
     (folder / "run.toml").write_text("\n".join(shown))
     return RunConfig.load(folder / "run.toml")
 
 
-OWN = f"own function={__name__}:network width={WIDTH} weights=w.safetensors"
+def own(name: str, **more: object) -> dict[str, Any]:
+    """The table of a function of this module."""
+    return {"kind": "own", "function": f"{__name__}:{name}", **more}
+
+
+OWN = own("network", width=WIDTH, weights="w.safetensors")
 
 
 def test_a_run_is_one_over_the_backbones_outputs(tmp_path: Path) -> None:
@@ -101,8 +109,9 @@ def test_a_run_is_one_over_the_backbones_outputs(tmp_path: Path) -> None:
         x_test=task.embed(data.test.features), y_test=data.test.targets,
     )  # fmt: skip
     name = f"file:{tmp_path / 'outputs.npz'}"
-    own = {"dataset": name, "task": f"classification shape={WIDTH} classes=10"}
-    other = RunConfig.parse({**QUICK, **own, "runs-dir": str(tmp_path / "other")})
+    own = {"dataset": name, "task": {"kind": "classification", "shape": WIDTH, "classes": 10}}
+    plain = {"first.moments.share": 0.0, "runs-dir": str(tmp_path / "other")}
+    other = RunConfig.parse({**QUICK, **own, **plain})
     expected = run_in_process(other, 3)
     assert {n: a.tobytes() for n, a in result.arrays.items()} == {
         n: a.tobytes() for n, a in expected.arrays.items()
@@ -174,19 +183,21 @@ def test_a_file_of_another_network_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("table", "words"),
     [
-        (f"own function={__name__}:network width=6", "has numbers that no file gives: 0.bias"),
-        (f"own function={__name__}:batchy width=6", "mixes the records of a batch"),
-        (f"own function={__name__}:batchy width=5", r"the shape \(n, 5\)"),
-        (f"own function={__name__}:coarse width=6", "finite numbers in float32"),
-        (f"own function={__name__}:nothing width=6", r"returned no torch\.nn\.Module"),
-        (f"own function={__name__}:absent width=6", "has no function 'absent'"),
-        ("resnet18", "needs its numbers: 'resnet18 weights=FILE'"),
+        (own("network", width=6), "has numbers that no file gives: 0.bias"),
+        (own("batchy", width=6), "mixes the records of a batch"),
+        (own("batchy", width=5), r"the shape \(n, 5\)"),
+        (own("coarse", width=6), "finite numbers in float32"),
+        (own("nothing", width=6), r"returned no torch\.nn\.Module"),
+        (own("absent", width=6), "has no function 'absent'"),
+        ({"kind": "resnet18"}, "needs its numbers; write 'backbone.weights'"),
     ],
 )
-def test_what_is_no_function_of_a_record_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    task = task_for(config_of(tmp_path, text).terms)
+def test_what_is_no_function_of_a_record_is_refused(
+    tmp_path: Path, table: dict[str, Any], words: str
+) -> None:
+    task = task_for(config_of(tmp_path, table).terms)
     with pytest.raises(ModelError, match=words):
         task.embed(np.zeros((0, 1, 8, 8), np.float32))
 
@@ -211,8 +222,7 @@ def test_no_tensors_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cont
 def test_a_changed_file_and_an_absent_one_are_not_read(tmp_path: Path) -> None:
     digest = add_weights(weights(tmp_path))
     place = weight_file(digest)
-    backbone = read_backbone(OWN.replace("w.safetensors", digest))
-    assert backbone is not None
+    backbone = OwnBackbone(function=OWN["function"], width=WIDTH, weights=digest)
     content = place.read_bytes()
     place.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(DataError, match="has another digest"):
@@ -221,7 +231,7 @@ def test_a_changed_file_and_an_absent_one_are_not_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="hdpfl-site approve FILE"):
         over(backbone, IMAGES).embed(np.zeros((0, 1, 8, 8), np.float32))
     with pytest.raises(DataError, match="there is no file"):
-        config_of(tmp_path, OWN.replace("w.", "absent."))
+        config_of(tmp_path, {**OWN, "weights": "absent.safetensors"})
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])

@@ -29,28 +29,37 @@ def terms(**keys: object) -> RunTerms:
 
 @pytest.mark.parametrize("key", ["schema", "task", "dataset"])
 def test_weights_go_with_any_description_of_the_records(key: str) -> None:
-    given = {"schema": "heart", "task": "classification shape=4 classes=2", "dataset": "heart"}
+    given = {
+        "schema": "heart",
+        "task": {"kind": "classification", "shape": "4", "classes": 2},
+        "dataset": "heart",
+    }
     task = task_for(terms(**{key: given[key], "class-weights": "balanced:3,1"}))
     assert task.class_weights == pytest.approx((1 / 3, 1.0))
     assert task.of_records == replace(task, class_weights=())
     assert task_for(terms(**{key: given[key]})).class_weights == ()
 
 
+CLASSES = {"kind": "classification", "shape": 4, "classes": 2}
+
+
 @pytest.mark.parametrize(
     ("weights", "task", "words"),
     [
-        ("1,2,3", "classification shape=4 classes=2", "'class-weights' holds 3 .* 2 classes"),
-        ("1,2", "regression shape=4", "'class-weights' holds 2 .* 0 classes"),
-        ("1,2", "survival shape=4 intervals=1", "'class-weights' holds 2 .* 0 classes"),
+        ("1,2,3", CLASSES, "'class-weights' holds 3 .* 2 classes"),
+        ("1,2", {"kind": "regression", "shape": 4}, "'class-weights' holds 2 .* 0 classes"),
+        ("1,2", {"kind": "survival", "shape": 4, "intervals": 1}, "holds 2 .* 0 classes"),
         *(
-            (wrong, "classification shape=4 classes=2", "'class-weights' must be a number above 0")
+            (wrong, CLASSES, "'class-weights' must be a number above 0")
             for wrong in ("2", "1;2", "1,0", "1,-2", "1,nan", "1,inf", "1,1e400", "balanced",
                           "balanced:1", "balanced:1,0", "inverse:1,2", "1,2\n", " 1,2")
         ),
-        ("1," * 300 + "1", "classification shape=4 classes=301", "'class-weights'"),
+        ("1," * 300 + "1", {**CLASSES, "classes": 301}, "'class-weights'"),
     ],
 )  # fmt: skip
-def test_weights_that_are_none_are_refused(weights: str, task: str, words: str) -> None:
+def test_weights_that_are_none_are_refused(
+    weights: str, task: dict[str, object], words: str
+) -> None:
     with pytest.raises((DataError, TermsError), match=words):
         task_for(terms(**{"class-weights": weights, "task": task}))
 

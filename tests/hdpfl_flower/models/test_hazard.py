@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from hdpfl_flower.data.array_targets import survival_targets
 from hdpfl_flower.measures.concordance import concordance
 from hdpfl_flower.models.losses import output_gradient, record_losses, total_loss
-from hdpfl_flower.models.task import Task, survival_targets
+from hdpfl_flower.models.task import Task
 
 TASK = Task.survival((3,), 5)
 LAST = np.array([0, 2, 4, 4, 0, 3])

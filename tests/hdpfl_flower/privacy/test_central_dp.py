@@ -13,12 +13,12 @@ from hdpfl_flower.privacy.accounting import Steps, calibrate, epsilon_of, event_
 from hdpfl_flower.privacy.adaptive_clipping import joint_multiplier
 from hdpfl_flower.privacy.central_dp import (
     CentralPlan,
-    clip_update,
     clipped_sum,
     make_central_plan,
     mean_variance,
     noisy_mean,
 )
+from hdpfl_flower.privacy.clipped_update import clip_update
 from hdpfl_flower.privacy.noise import RandomStream
 
 ALARM = 1e-9

@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from hdpfl_flower.linalg.chacha20 import KEY, key_stream, keys_of
 from hdpfl_flower.privacy import noise
-from hdpfl_flower.privacy.noise import RandomStream, add_noise, add_noises, normals_of
+from hdpfl_flower.privacy.noise import RandomStream, add_noise, normals_of
+from hdpfl_tools.simulation.stacked_noise import add_noises
 from tests.hdpfl_flower.engines.fake_gpu import NAME, fake_gpu
 from tests.hdpfl_flower.privacy.test_noise import check_standard_normal
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from hdpfl_flower.privacy import noise
-from hdpfl_flower.privacy.noise import RandomStream, add_noise, add_noises
+from hdpfl_flower.privacy.noise import RandomStream, add_noise
+from hdpfl_tools.simulation.stacked_noise import add_noises
 
 FALSE_ALARM = 1e-6
 """Chance that one statistical check below rejects right code."""

@@ -14,7 +14,7 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from hdpfl_flower.privacy.noise import RandomStream, ReleaseStreams, add_noise
+from hdpfl_flower.privacy.noise import Positions, RandomStream, ReleaseStreams, add_noise
 
 KEY = bytes(range(32))
 BLOCK = 16_384
@@ -141,7 +141,7 @@ def test_simulated_streams_start_at_their_start_or_where_they_were_left() -> Non
     assert (both.sampling.position, both.noise.position) == (0, 0)
     assert both.sampling.bytes(40) == aes(40, keys[0])
     assert both.noise.bytes(40) == aes(40, keys[1])
-    left = ReleaseStreams.simulated(5, "a", 2, "update", (3, 21))
+    left = ReleaseStreams.simulated(5, "a", 2, "update", Positions(3, 21))
     assert left.sampling.bytes(10) == aes(13, keys[0])[3:]
     assert left.noise.bytes(10) == aes(31, keys[1])[21:]
 

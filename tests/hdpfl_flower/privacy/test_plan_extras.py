@@ -13,9 +13,9 @@ from hdpfl_flower.privacy.plan import Plan, make_plan
 from hdpfl_flower.privacy.policy import check_policy
 from tests.hdpfl_flower.ledger.plans import SECRET, cost_of, profile, terms
 
-CHOOSING = {"choice": "gaussian times=2 share=0.3"}
-PERSONAL = {"second": "private pull=0.1"}
-FULL = {"work": "plain first-batch=full"}
+CHOOSING = {"choice": {"kind": "gaussian", "times": 2, "share": 0.3}}
+PERSONAL = {"second": {"kind": "private", "pull": 0.1}}
+FULL = {"work": {"kind": "plain", "first-batch": "full"}}
 DELTA = 1e-5
 
 
@@ -35,12 +35,12 @@ def test_choices_are_charged_beside_the_steps() -> None:
     check_cost(plan, choices=2)
     assert plan.noise_multiplier > without.noise_multiplier
     assert without.cost_of("choice") is None
-    same = make_plan(profile(), terms(choice="none"))
+    same = make_plan(profile(), terms(choice={"kind": "none"}))
     assert same == without
 
 
 def test_gumbel_choices_are_charged_as_well() -> None:
-    plan = make_plan(profile(), terms(choice="gumbel times=2 share=0.3"))
+    plan = make_plan(profile(), terms(choice={"kind": "gumbel", "times": 2, "share": 0.3}))
     check_cost(plan, choices=2)
     assert Plan.from_json(plan.to_json()) == plan
     assert plan.cost_of("choice") != make_plan(profile(), terms(**CHOOSING)).cost_of("choice")
@@ -81,7 +81,7 @@ def test_a_private_personal_model_is_charged_like_the_update() -> None:
     plan, without = make_plan(profile(), terms(**PERSONAL)), make_plan(profile(), terms())
     check_cost(plan, doubled=2)
     assert plan.noise_multiplier > 1.1 * without.noise_multiplier
-    plain = make_plan(profile(), terms(second="kept pull=0.1"))
+    plain = make_plan(profile(), terms(second={"kind": "kept", "pull": 0.1}))
     assert plain == without
 
 

@@ -30,10 +30,12 @@ def test_tuning_is_charged_with_the_rounds() -> None:
 
 
 def test_the_step_of_a_charged_mask_is_charged() -> None:
-    plan = make_plan(profile(), terms(work="joint mask=charged-top-k"))
+    plan = make_plan(profile(), terms(work={"kind": "joint", "mask": "charged-top-k"}))
     check([Steps(Q, 5)] * 3, plan.noise_multiplier)
     assert [plan.round(r, 1.0).steps.count for r in (1, 2, 3)] == [5, 5, 5]
-    full = make_plan(profile(), terms(work="joint mask=charged-top-k first-batch=full"))
+    full = make_plan(
+        profile(), terms(work={"kind": "joint", "mask": "charged-top-k", "first-batch": "full"})
+    )
     assert full.round(1, 1.0).steps == Steps(1.0, 2)
     check([Steps(1.0, 2), *[Steps(Q, 5)] * 2], full.noise_multiplier)
 
@@ -41,14 +43,14 @@ def test_the_step_of_a_charged_mask_is_charged() -> None:
 @pytest.mark.parametrize(
     "free",
     [
-        {"work": "joint"},
-        {"work": "joint stays=body"},
-        {"work": "alternate"},
-        {"work": "frozen"},
-        {"work": "offset"},
-        {"work": "joint mask=noisy-updates"},
-        {"work": "joint mask=random"},
-        {"work": "joint mask=global-magnitude"},
+        {"work": {"kind": "joint"}},
+        {"work": {"kind": "joint", "stays": "body"}},
+        {"work": {"kind": "alternate"}},
+        {"work": {"kind": "frozen"}},
+        {"work": {"kind": "offset"}},
+        {"work": {"kind": "joint", "mask": "noisy-updates"}},
+        {"work": {"kind": "joint", "mask": "random"}},
+        {"work": {"kind": "joint", "mask": "global-magnitude"}},
         {"after": {"shrink": {"scale": 0.05}}},
     ],
     ids=str,

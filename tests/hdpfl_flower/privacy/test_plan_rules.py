@@ -14,6 +14,7 @@ import hdpfl_flower.privacy.plan as module
 import hdpfl_flower.releases.base as releases
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError, Declined
+from hdpfl_flower.privacy import affordable_rounds
 from hdpfl_flower.privacy.accounting import Gaussians, PureSelections, Steps, event_of
 from hdpfl_flower.privacy.plan import OF_A_RECORD, OF_AN_UPDATE, Plan, make_plan, planned_steps
 from hdpfl_flower.privacy.policy import FREE_TERMS, changed_terms, check_policy, check_unchanged
@@ -136,14 +137,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
         ({"participations": 4}, (OTHER,) * 3),
         ({"local_steps": 7}, (Steps(0.25, 7),) * 3),
         (
-            {"work": "plain first-batch=full", "local_epochs": 2},
+            {"work": {"kind": "plain", "first-batch": "full"}, "local_epochs": 2},
             (Steps(1.0, 2), *(Steps(0.25, 8),) * 2),
         ),
         ({"noise": "client"}, (Steps(1.0, 1),) * 3),
         ({"noise": "client", "participations": 1}, (Steps(1.0, 1),)),
         ({"epsilon_cap": 0.5}, (OTHER,) * 3),
         ({"epsilon_cap": 9.0}, (OTHER,) * 3),
-        ({"choice": "none"}, (OTHER,) * 3),
+        ({"choice": {"kind": "none"}}, (OTHER,) * 3),
     ],
     ids=str,
 )
@@ -161,7 +162,9 @@ def test_a_plan_is_what_the_terms_ask_for(
 
 
 @pytest.mark.parametrize(
-    ("personal", "models"), [({"second": "private"}, 2), ({"second": "kept"}, 1), ({}, 1)], ids=str
+    ("personal", "models"),
+    [({"second": {"kind": "private"}}, 2), ({"second": {"kind": "kept"}}, 1), ({}, 1)],
+    ids=str,
 )
 def test_a_personal_model_with_noise_doubles_the_steps(
     personal: dict[str, Any], models: int, asked: list[tuple[object, ...]]
@@ -175,7 +178,8 @@ def test_a_personal_model_with_noise_doubles_the_steps(
 def test_tuning_counts_and_masks_are_paid_for(asked: list[tuple[object, ...]]) -> None:
     """The counts alone cost their share of ε; then all steps are calibrated beside them."""
     run = terms(
-        work="joint mask=charged-top-k", after={"tuning": {"steps": 7}, "prior": {"share": 0.1}}
+        work={"kind": "joint", "mask": "charged-top-k"},
+        after={"tuning": {"steps": 7}, "prior": {"share": 0.1}},
     )
     made = make_plan(profile(), run)
     rounds, tuning, counts = (Steps(0.25, 5),) * 3, Steps(0.25, 7), Gaussians(5.0, 1)
@@ -255,8 +259,8 @@ def test_given_noise_is_charged_for_the_rounds_it_affords(
         calls.append(at)
         return 0.75
 
-    monkeypatch.setattr(module, "affordable_rounds", afford)
-    monkeypatch.setattr(module, "charge_for", charge)
+    monkeypatch.setattr(affordable_rounds, "affordable_rounds", afford)
+    monkeypatch.setattr(affordable_rounds, "charge_for", charge)
     made = make_plan(profile(), terms(noise_multiplier=2.5))
     assert (made.steps, made.noise_multiplier, made.epsilon) == ((OTHER,) * 2, 2.5, 0.75)
     assert calls == [(OTHER, 2.5, SECRET, 1e-5, 3), (OTHER, 2, 2.5, SECRET, 1e-5)]
@@ -275,7 +279,10 @@ def test_given_noise_is_charged_for_the_rounds_it_affords(
         ({"noise": "server"}, "'trust-server'"),
         ({"noise": "client"}, "'client-noise'"),
         ({"dataset": "site", "schema": 'id = "ward"\n' + SCHEMA}, "'data.id'"),
-        ({"work": "plain first-batch=full", "participations": 2}, "'first-batch=full'"),
+        (
+            {"work": {"kind": "plain", "first-batch": "full"}, "participations": 2},
+            "'work.first-batch' = 'full'",
+        ),
         ({"strategy": "minimum"}, "'strategy'"),
         ({"model": "a.b:d"}, "'model'"),
         ({"rounds": 6}, "'policy.max-rounds'"),
@@ -322,16 +329,15 @@ def test_a_profile_without_a_policy_has_bounds(changes: dict[str, Any], why: str
 
 
 def test_the_free_terms_are_these() -> None:
-    assert {"clip-norm"} == FREE_TERMS
-    one = terms(work="joint pull=0.5 mask=random share=0.25")
-    assert not changed_terms(one, terms(work="joint pull=2 mask=random share=0.25"))
-    for other in (
-        "joint pull=0.5 mask=random share=0.3",
-        "joint pull=0.5 mask=random share=0.25 first-batch=full",
-        "alternate pull=0.5 mask=random share=0.25",
-        "plain pull=0.5",
-    ):
-        assert changed_terms(one, terms(work=other)) == ["work"]
+    assert {"clip-norm", "work.pull", "scales"} == FREE_TERMS
+    work = {"kind": "joint", "pull": 0.5, "mask": "random", "share": 0.25}
+    one = terms(work=work)
+    assert not changed_terms(one, terms(work={**work, "pull": 2}))
+    for other in ({"share": 0.3}, {"first-batch": "full"}, {"stays": "body"}):
+        assert changed_terms(one, terms(work={**work, **other})) == [f"work.{next(iter(other))}"]
+    changed = changed_terms(one, terms(work={**work, "kind": "alternate"}))
+    assert changed == ["work.kind", "work.own-steps"]
+    assert changed_terms(one, terms(work={"kind": "plain", "pull": 0.5}))[0] == "work.kind"
 
 
 def test_the_first_changed_term_is_named() -> None:

@@ -19,7 +19,7 @@ from hdpfl_flower.privacy.policy import check_unchanged
 from hdpfl_flower.weighting.claimed_noise import least_noise_std
 from tests.hdpfl_flower.ledger.plans import SECRET, cost_of, profile, terms
 
-LATE: dict[str, Any] = {"rounds": 8, "spend": "late ratio=8"}
+LATE: dict[str, Any] = {"rounds": 8, "spend": {"kind": "late", "ratio": 8}}
 FACTORS = [8.0, 8.0, 4.0, 4.0, 2.0, 2.0, 1.0, 1.0]
 
 
@@ -39,9 +39,9 @@ def drawn(plan: Plan) -> list[dp_accounting.DpEvent]:
     return found
 
 
-@pytest.mark.parametrize("work", ["plain", "plain first-batch=full"])
-def test_what_is_drawn_costs_the_runs_epsilon(work: str) -> None:
-    plan = late(work=work)
+@pytest.mark.parametrize("first", ["same", "full"])
+def test_what_is_drawn_costs_the_runs_epsilon(first: str) -> None:
+    plan = late(work={"kind": "plain", "first-batch": first})
     found = [plan.round(r, 1.0).noise_std / plan.noise_multiplier for r in range(1, 9)]
     np.testing.assert_allclose(found, FACTORS)
     library = PLDAccountant(value_discretization_interval=1e-3)
@@ -53,7 +53,7 @@ def test_what_is_drawn_costs_the_runs_epsilon(work: str) -> None:
 def test_noise_is_taken_from_the_last_rounds_and_given_to_the_first() -> None:
     even = make_plan(profile(), terms(rounds=8))
     assert late().noise_multiplier < even.noise_multiplier < 8 * late().noise_multiplier
-    assert make_plan(profile(), terms(rounds=8, spend="late ratio=1")) == even
+    assert make_plan(profile(), terms(rounds=8, spend={"kind": "late", "ratio": 1})) == even
 
 
 def test_the_ledger_keeps_the_factors() -> None:
@@ -68,7 +68,7 @@ def test_tuning_has_the_noise_of_the_last_rounds() -> None:
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 4, 7, 30])
 def test_the_last_round_is_the_unit_and_none_is_quieter(rounds: int) -> None:
-    asked = terms(rounds=rounds, spend="late ratio=3")
+    asked = terms(rounds=rounds, spend={"kind": "late", "ratio": 3})
     found = [asked.noise_factor(each) for each in range(1, rounds + 1)]
     assert found == sorted(found, reverse=True)
     assert found[-1] == 1
@@ -91,10 +91,12 @@ def test_each_round_has_its_own_price() -> None:
 def test_what_the_site_approved_is_what_it_draws() -> None:
     """A server that asks for another factor in mid-run is declined, and nothing of it is drawn."""
     asked, plan = terms(**LATE), late()
-    with pytest.raises(Declined, match="'spend' changed"):
-        check_unchanged(asked, asked.updated(spend="late ratio=2"), plan)
-    with pytest.raises(Declined, match="'spend' changed"):
-        check_unchanged(asked, asked.updated(spend="even"), plan)
+    with pytest.raises(Declined, match=r"'spend\.ratio' changed"):
+        check_unchanged(asked, asked.updated(spend={"kind": "late", "ratio": 2}), plan)
+    with pytest.raises(Declined, match=r"'spend\.ratio' changed"):
+        check_unchanged(asked, asked.updated(spend={"kind": "late", "ratio": 9}), plan)
+    with pytest.raises(Declined, match=r"'spend\.kind' changed"):
+        check_unchanged(asked, asked.updated(spend={"kind": "even"}), plan)
 
 
 def test_steps_of_unlike_noise_are_not_merged_and_order_does_not_matter() -> None:
@@ -108,7 +110,7 @@ def test_steps_of_unlike_noise_are_not_merged_and_order_does_not_matter() -> Non
 @pytest.mark.parametrize("ratio", [1.5, 16.0])
 @pytest.mark.parametrize("rounds", [1, 2, 8, 25])
 def test_an_honest_site_is_never_quieter_than_its_claim(ratio: float, rounds: int) -> None:
-    asked = terms(rounds=rounds, spend=f"late ratio={ratio}")
+    asked = terms(rounds=rounds, spend={"kind": "late", "ratio": ratio})
     site = profile(budget={"epsilon": 2.0, "delta": 1e-3}, run={"epsilon": 2.0, "delta": 1e-3})
     plan = make_plan(site, asked)
     for server_round in range(1, rounds + 1):

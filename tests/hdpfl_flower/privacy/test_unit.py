@@ -9,14 +9,14 @@ import pytest
 from hdpfl_flower.errors import AccountingError, DataError, Declined, ProfileError
 from hdpfl_flower.privacy.accounting import Steps, calibrate
 from hdpfl_flower.privacy.plan import OF_A_RECORD, OF_AN_UPDATE, Plan, make_plan
-from hdpfl_flower.privacy.policy import check_policy
-from hdpfl_flower.privacy.unit import id_of, unit_of
+from hdpfl_flower.privacy.policy import check_policy, id_of
+from hdpfl_flower.privacy.unit import unit_of
 from strategies.core.privacy_statement import describe
 from tests.client_app.messages import SCHEMA
 from tests.hdpfl_flower.ledger.plans import PROFILE, profile, terms
 
 WARD = 'id = "ward"\n' + SCHEMA
-FOLDERS = "classification shape=1,8,8 classes=2 id=folder"
+FOLDERS = {"kind": "classification", "shape": "1,8,8", "classes": 2, "id": "folder"}
 
 
 def data(**more: str) -> dict[str, Any]:
@@ -48,11 +48,11 @@ def test_a_schema_must_name_the_profiles_id(own: str, schema: str, allowed: bool
 )
 def test_a_task_must_say_whether_a_folder_is_the_unit(own: str, asked: str, allowed: bool) -> None:
     site = profile(data={"format": "images", "path": "images", "id": own})
-    run = terms(dataset="site", task=FOLDERS.removesuffix("" if asked else " id=folder"))
+    run = terms(dataset="site", task={**FOLDERS, "id": asked})
     if allowed:
         check_policy(site, run)
         return
-    with pytest.raises(Declined, match=r"'data\.id'.*'id=folder' in the run's 'task'"):
+    with pytest.raises(Declined, match=r"'data\.id'.*'task\.id' = 'folder'"):
         check_policy(site, run)
 
 

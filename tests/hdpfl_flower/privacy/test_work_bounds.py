@@ -12,13 +12,14 @@ import hdpfl_flower.privacy.plan as module
 import hdpfl_flower.releases.base as releases
 from hdpfl_flower.config.profile import Policy
 from hdpfl_flower.errors import Declined, ModelError
+from hdpfl_flower.privacy import affordable_rounds, noisy_max
 from hdpfl_flower.privacy.plan import make_plan, planned_steps
 from hdpfl_flower.privacy.policy import check_policy
 from tests.hdpfl_flower.ledger.plans import profile, terms
 
 MANY = {"max-rounds": 1000}
 """The default, which the profile of these tests lowers."""
-PRIVATE = {"strategy": "ditto", "second": "private pull=0.5"}
+PRIVATE = {"strategy": "ditto", "second": {"kind": "private", "pull": 0.5}}
 
 
 def test_the_defaults_together_stay_below_ten_million_steps() -> None:
@@ -38,15 +39,22 @@ def test_the_defaults_together_stay_below_ten_million_steps() -> None:
         {"rounds": 1000, "local_steps": 10_000, "noise_multiplier": 5.0},
         {"rounds": 1000, "local_steps": 10_000, "calibration": "pfa"},
         {"rounds": 1000, "local_steps": 501, **PRIVATE},
-        {"rounds": 1000, "local_steps": 1000, "local_epochs": 1, "work": "plain first-batch=full"},
+        {
+            "rounds": 1000,
+            "local_steps": 1000,
+            "local_epochs": 1,
+            "work": {"kind": "plain", "first-batch": "full"},
+        },
     ],
 )
 def test_step_counts_are_bounded(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(*_: object, **__: object) -> None:
         raise AssertionError("the accountant was asked")
 
-    for name in ("calibrate", "affordable_rounds", "charge_for", "_choices"):
-        monkeypatch.setattr(module, name, asked)
+    monkeypatch.setattr(module, "calibrate", asked)
+    monkeypatch.setattr(noisy_max, "selections_of", asked)
+    for name in ("affordable_rounds", "charge_for"):
+        monkeypatch.setattr(affordable_rounds, name, asked)
     monkeypatch.setattr(releases, "calibrate", asked)
     simulation = {"simulation": {"seed": 1}} if "calibration" in change else {}
     formula = asked if simulation else None
@@ -67,7 +75,10 @@ def test_step_counts_are_bounded(change: dict[str, Any], monkeypatch: pytest.Mon
         ({"rounds": 7, "local_steps": 5, "participations": 3}, 3 * 5),
         ({"rounds": 7, "local_steps": 5, "participations": 9}, 7 * 5),
         ({"rounds": 7, "local_steps": 5, **PRIVATE}, 2 * 7 * 5),
-        ({"rounds": 7, "local_epochs": 2, "work": "plain first-batch=full"}, 7 * 8 + 2),
+        (
+            {"rounds": 7, "local_epochs": 2, "work": {"kind": "plain", "first-batch": "full"}},
+            7 * 8 + 2,
+        ),
         ({"rounds": 7, "local_steps": 5, "noise": "client"}, 7),
     ],
 )
@@ -88,10 +99,10 @@ def test_the_bound_itself_is_allowed_and_one_less_is_not() -> None:
 
 def test_no_more_choices_than_rounds() -> None:
     choosing = {"strategy": "ifca", "rounds": 3}
-    check_policy(profile(), terms(**choosing, choice="gaussian times=3"))
+    check_policy(profile(), terms(**choosing, choice={"kind": "gaussian", "times": 3}))
     for refuse in (check_policy, make_plan):
-        with pytest.raises(Declined, match=r"'choice' is more often than 'rounds'"):
-            refuse(profile(), terms(**choosing, choice="gaussian times=4"))
+        with pytest.raises(Declined, match=r"'choice.times' is more often than 'rounds'"):
+            refuse(profile(), terms(**choosing, choice={"kind": "gaussian", "times": 4}))
 
 
 def test_an_absurd_model_is_refused_with_the_policy() -> None:

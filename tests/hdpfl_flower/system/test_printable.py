@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hdpfl_flower.system.printable import LONGEST, csv_text, printable, site_log
+from hdpfl_flower.system.printable import LONGEST, printable, site_log
+from hdpfl_tools.shell.csv_text import csv_text
 
 TRICKS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\x00\x08\x1b\x7f\x9b\u202e\u2066\u200b\ufeff\xa0"
 """What ends a line for somebody, moves a cursor, turns text round, or cannot be seen."""

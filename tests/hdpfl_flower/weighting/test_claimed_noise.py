@@ -69,8 +69,8 @@ def bound(terms: RunTerms, server_round: int = 1, epsilon: float = EPSILON) -> f
         {"epsilon-cap": 0.5},
         {"after": {"tuning": {"steps": 5}, "prior": {"share": 0.1}}},
         {"after": {"scores": {"share": 0.1}}},
-        {"second": "private pull=0.1"},
-        {"work": "plain first-batch=full"},
+        {"second": {"kind": "private", "pull": 0.1}},
+        {"work": {"kind": "plain", "first-batch": "full"}},
         {"noise": "client"},
     ],
     ids=lambda keys: "-".join(keys) or "plain",
@@ -124,7 +124,7 @@ def test_the_claims_of_dist_1_to_9_bound_the_noise(number: int) -> None:
 
 def test_what_a_pull_leaves_of_the_noise() -> None:
     """Steps of real local training without a record in a batch: all that moves is noise."""
-    terms = RunTerms.parse({**SMALL, "work": "plain pull=3", "local-steps": 6})
+    terms = RunTerms.parse({**SMALL, "work": {"kind": "plain", "pull": 3}, "local-steps": 6})
     task = Task.classification((400,), 10)
     start = start_of("logreg", task)
     noise_std = least_noise_multiplier(0.2, 24, EPSILON, 1 / RECORDS) * terms.clip_norm
@@ -138,7 +138,7 @@ def test_what_a_pull_leaves_of_the_noise() -> None:
     doubt = 5 / math.sqrt(2 * len(update))
     assert float(update.std()) == pytest.approx(bound(terms), rel=doubt)
     with pytest.raises(AssertionError):
-        without = bound(terms.updated(work="plain"))
+        without = bound(terms.updated(work={"kind": "plain"}))
         assert float(update.std()) == pytest.approx(without, rel=doubt)
 
 
@@ -147,7 +147,7 @@ def test_given_noise_is_its_own_bound_and_needs_no_epsilon() -> None:
     of_a_step = 0.1 * 4.0 * 0.5 / BATCH
     assert bound(terms, epsilon=math.nan) == pytest.approx(math.sqrt(5) * of_a_step, rel=1e-12)
     # All steps but one may train what stays at the site.
-    alternate = terms.updated(work="alternate")
+    alternate = terms.updated(work={"kind": "alternate"})
     assert bound(alternate) == pytest.approx(of_a_step, rel=1e-12)
     of_client = terms.updated(noise="client")
     assert bound(of_client) == pytest.approx(2 * 4.0 * 0.5, rel=1e-12)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hdpfl_flower.data.array_targets import survival_targets
 from hdpfl_flower.measures.concordance import concordance, risk_of
 from hdpfl_flower.models import evaluation
-from hdpfl_flower.models.task import Task, survival_targets
+from hdpfl_flower.models.task import Task
 from hdpfl_tools.measures.clinical import OF_SURVIVAL, How, measure, measures_of
 
 INTERVALS = 4

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 import typer
 
-from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.engines.engine_choice import engine_for
 from hdpfl_flower.errors import InstallationError
-from hdpfl_flower.models.networks import import_torchvision
+from hdpfl_flower.models.image_networks import import_torchvision
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.system.extras import Extra, extra
 from hdpfl_tools.coordinator.commands import COMMANDS
@@ -27,7 +26,8 @@ from hdpfl_tools.simulation.scenarios.partitions import split
 from hdpfl_tools.site.commands import COMMANDS as SITES
 from hdpfl_tools.site.commands import app as hdpfl_site
 from hdpfl_tools.tables.images.image_folder import read_images
-from hdpfl_tools.tables.table_records import read_table
+from hdpfl_tools.tables.sources.csv_rows import Form
+from hdpfl_tools.tables.sources.other_makers import READERS, postgresql_rows
 from server_app.plots import check_pictures, plot_panels, plot_run
 
 LINES = {"hdpfl_tools.coordinator": (hdpfl, COMMANDS), "hdpfl_tools.site": (hdpfl_site, SITES)}
@@ -77,7 +77,7 @@ def test_the_brief_help_is_the_first_paragraph_of_the_commands_own(package: str)
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 IMAGES = Task.classification((1, 8, 8), 10)
-LABELS, HEART = np.arange(100) % 10, Schema.load("heart")
+LABELS = np.arange(100) % 10
 ROUND = {"event": "round", "round": 1, "asked": [], "accepted": [], "rejections": {}, "weights": [],
          "metrics": {}}  # fmt: skip
 
@@ -87,7 +87,10 @@ USES: Mapping[str, tuple[str, str, Callable[[Path], object]]] = {
     "run": ("plots", "matplotlib", lambda path: plot_run([ROUND], path / "a.png")),
     "any picture": ("plots", "matplotlib", lambda _: check_pictures()),
     "exporter": ("metrics", "prometheus_client", lambda _: Exporter("site", list)),
-    "parquet": ("tables", "pyarrow", lambda path: read_table(path / "a", "parquet", HEART)),
+    "workbook": ("import", "python_calamine", lambda path: READERS["excel"](path, Form())),
+    "statistics": ("import", "pyreadstat", lambda path: READERS["spss"](path, Form())),
+    "lines of JSON": ("import", "duckdb", lambda path: READERS["ndjson"](path, Form())),
+    "database": ("import", "psycopg", lambda _: postgresql_rows("host=x", Form())),
     "images": ("images", "PIL", lambda path: read_images(path, IMAGES)),
     "resnet": ("images", "torchvision", lambda _: import_torchvision("models")),
     "engine": ("opacus", "opacus", lambda _: engine_for("logreg", IMAGES, "opacus", "cpu")),
@@ -148,8 +151,8 @@ hdpfl(["compare", "--strategies", "robust-hdp", "--clients", "2", "--seeds", "1"
        "--jobs", "1", "--out", {out!r}], standalone_mode=False)
 """
 BLOCKED = {
-    "PIL", "datasets", "flwr_datasets", "matplotlib", "opacus", "pandas", "prometheus_client",
-    "pyarrow", "ray", "torchvision",
+    "PIL", "datasets", "duckdb", "flwr_datasets", "matplotlib", "opacus", "openpyxl", "pandas",
+    "prometheus_client", "psycopg", "pyreadstat", "python_calamine", "ray", "torchvision",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from hdpfl_flower.data.run_task import NAMES, task_of
 from hdpfl_flower.errors import DataError, ModelError
-from hdpfl_flower.models.networks import import_torchvision
+from hdpfl_flower.models.image_networks import import_torchvision
 from hdpfl_flower.models.task import Records
 from hdpfl_tools.simulation.datasets import Dataset, load_dataset
 

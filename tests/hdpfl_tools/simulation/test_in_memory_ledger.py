@@ -8,7 +8,8 @@ import pytest
 
 from hdpfl_flower.errors import Declined, LedgerError
 from hdpfl_flower.ledger.account import ChargedPlan, Request
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.site_ledger import Reservation
 from hdpfl_tools.simulation.in_memory_ledger import MemoryChain, SimulatedLedger
 
 PLAN = ChargedPlan("{}", "{}", epsilon=1.0, delta=1e-6)

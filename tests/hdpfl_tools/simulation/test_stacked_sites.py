@@ -73,11 +73,12 @@ def test_stacks_send_as_alone(tmp_path: Path, model: str, monkeypatch: pytest.Mo
 def test_personal_models_are_stacked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = []
     for stacked, pulls in (
-        (False, "pull=0.5 opted-out=0.05"), (True, "pull=0.5 opted-out=0.05"), (True, "pull=0.5"),
+        (False, {"pull": 0.5, "opted-out": 0.05}), (True, {"pull": 0.5, "opted-out": 0.05}),
+        (True, {"pull": 0.5}),
     ):  # fmt: skip
         if stacked:
             monkeypatch.setattr(plain_sgd.Network, "train", no_training_alone)
-        config = config_of(tmp_path / f"{stacked}{pulls}", **{"second": f"kept {pulls}"})
+        config = config_of(tmp_path / str(len(kept)), second={"kind": "kept", **pulls})
         _, grid = one_round(config, stacked=stacked)
         grid.close()
         paths = [simulated_personal_path(config, i) for i in range(SITES)]
@@ -101,7 +102,9 @@ def test_a_personal_model_adds_one_epoch(tmp_path: Path, monkeypatch: pytest.Mon
         return train(network, job, rate)
 
     monkeypatch.setattr(plain_sgd.Network, "train", counted)
-    _, grid = one_round(config_of(tmp_path, **{"second": "kept pull=0.5"}), stacked=False)
+    _, grid = one_round(
+        config_of(tmp_path, **{"second": {"kind": "kept", "pull": 0.5}}), stacked=False
+    )
     grid.close()
     assert len(steps) == 2 * SITES
     assert steps[::2] == steps[1::2]  # a site's update, then its personal model

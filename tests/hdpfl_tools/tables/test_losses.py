@@ -159,6 +159,7 @@ def test_rows_between_quotes_that_close_in_another_column_are_lost_rows(tmp_path
     assert found.rows.by_label == (("no", 2, 2), ("yes", 1, 2))
 
 
+CROWD = "nine of ten records lie in"
 LEAKS = """
 [label]
 column = "dx"
@@ -193,6 +194,6 @@ def test_leaks_and_ids_warned(tmp_path: Path, number: object, category: object, 
     schema = Schema.parse(LEAKS)
     lines = check_site_data(source, schema.task, LEAKS, 100)
     assert "label 'dx': '0' 50, '1' 50" in lines
-    warned = [line for line in lines if line.startswith("warning: ")]
+    warned = [line for line in lines if line.startswith("warning: ") and CROWD not in line]
     assert len(warned) == bool(words)
     assert all(re.search(re.escape(words), line) for line in warned)

@@ -209,7 +209,7 @@ def test_a_mark_is_looked_up_before_the_unit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"sex": {"factor": 2.0}}, "'data.columns.sex' has 'factor', 'offset', 'to', 'strip' or"),
+        ({"sex": {"factor": 2.0}}, "'data.columns.sex' has 'factor', 'to', 'units' or another key"),
         ({"outcome": {"offset": 2.0}}, "'data.columns.outcome' has 'factor'"),
         ({"who": {"to": "age", "reference": "2020-01-01"}}, "'data.columns.who' has 'factor'"),
         ({"age": {"values": {SECRET: "1"}}}, "'data.columns.age.values' names a value"),

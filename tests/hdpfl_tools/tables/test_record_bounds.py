@@ -25,12 +25,14 @@ from PIL import Image
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.columns import MAX_RECORD
 from hdpfl_flower.models.task import Task
-from hdpfl_tools.tables import csv_lines
 from hdpfl_tools.tables.images.image_bounds import FORMATS, MAX_PIXELS, MAX_SIDE, MOST_MEMORY
 from hdpfl_tools.tables.images.image_folder import _read_image
 from hdpfl_tools.tables.site_check import check_site_data
 from hdpfl_tools.tables.site_data import load_arrays, read_site_data
-from hdpfl_tools.tables.table_reader import Form, Wanted, lines_of, load_table
+from hdpfl_tools.tables.sources import csv_lines
+from hdpfl_tools.tables.sources.csv_rows import Form, lines_of
+from hdpfl_tools.tables.sources.header import Wanted
+from hdpfl_tools.tables.table_reader import load_table
 
 TASK = Task.classification((1, 8, 6), 2)
 MB = 10**6
@@ -219,11 +221,11 @@ def read_csv(path: Path) -> None:
     ids=["bare", "quoted", "quotes", "cells", "lines"],
 )
 def test_a_long_csv_record_is_bounded(long_one: Callable[[int], bytes], tmp_path: Path) -> None:
-    paths = [tmp_path / f"{times}.csv" for times in (3, 12)]
+    paths = [tmp_path / f"{times}.csv" for times in (2, 3, 12)]  # the first warms allocators
     for path in paths:
         record = long_one(int(path.stem) * BOUND)
         path.write_bytes(b"a,b\n1,2\n" + record + b"3,4\n")
-    once, again = peaks(read_csv, *paths)
+    _, once, again = peaks(read_csv, *paths)
     assert again - once < 4 * BOUND
     assert again < 16 * BOUND
 
@@ -255,7 +257,7 @@ def test_a_record_above_the_bound_is_lost_alone(
         lines = [b"a,b", *others[:place], damaged, *others[place:]]
         path.write_bytes(b"\n".join(lines) + b"\n")
         table = load_table(path, "csv", [Wanted(("a",), "a")], Form(encoding), lost=True)
-        texts = table.columns[Wanted(("a",), "a")].texts()
+        texts = table.columns[Wanted(("a",), "a")]
         numbers = [int(text) for text in texts.ids()]
         assert numbers == [int(line.partition(b",")[0]) for line in others]
         assert table.rows == len(others) + 1
@@ -287,7 +289,7 @@ def test_a_long_text_in_an_array_takes_no_more_and_is_no_number(tmp_path: Path) 
     assert data.train.features[:3, 0].tolist() == [1.5, 2, 4]
 
 
-def test_long_parquet_texts_become_empty_lists_are_not_read(tmp_path: Path) -> None:
+def test_long_parquet_texts_become_empty_and_lists_are_no_numbers(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     long = "y" * (MAX_RECORD + 1)
     table = pa.table({"a": ["1", long, "3"], "b": [[1.0], [2.0] * 10, None], "c": [1, 2, 3]})
@@ -295,11 +297,11 @@ def test_long_parquet_texts_become_empty_lists_are_not_read(tmp_path: Path) -> N
     pq.write_table(table, path)
     wanted = [Wanted((name,), name) for name in "abcd"]
     read = load_table(path, "parquet", wanted, digests=True)
-    texts = read.columns[wanted[0]].texts()
+    texts = read.columns[wanted[0]]
     assert texts.ids() == [b"1", b"", b"3"]
     assert read.columns[wanted[0]].cells().absent.tolist() == [False, True, False]
     assert np.isnan(read.columns[wanted[1]].cells().numbers).all()
-    assert not read.columns[wanted[1]].cells().absent.any()
+    assert read.columns[wanted[1]].cells().absent.tolist() == [False, False, True]
     assert read.columns[wanted[2]].cells().numbers.tolist() == [1, 2, 3]
-    whole = read.columns[wanted[3]].texts()
+    whole = read.columns[wanted[3]]
     assert [len(text) for text in whole.ids()] == [1, MAX_RECORD, 1]

@@ -32,9 +32,9 @@ def test_the_check_tells_the_site_what_it_must_know(tmp_path: Path) -> None:
     lines = check_site_data(source(path, "csv", unit="who"), TABLE, WITH_ID, 20)
     text = "\n".join(lines)
     assert "records: 15 found, 11 for training" in text
-    assert "column 'a': 1 of 14 cells are missing and filled" in text
+    assert "column 'a': 1 of 11 cells are missing and filled" in text
     assert f"column 'a': 1 of 13 cells that hold something cannot be read: '{SECRET}' 1" in text
-    assert "column 'a': 1 of 13 numbers lie outside the schema's bounds and are clipped" in text
+    assert "column 'a': 1 of 10 numbers lie outside the schema's bounds and are clipped" in text
     assert "1 of 15 records cannot be cut into the cells of the header and are lost" in text
     assert f"column 'y': 1 of 14 cells that hold something cannot be read: '{SECRET}' 1" in text
     assert sum(line.startswith("error:") for line in lines) == 1
@@ -44,7 +44,7 @@ def test_the_check_tells_the_site_what_it_must_know(tmp_path: Path) -> None:
 
 
 def test_the_check_compares_with_the_declared_records(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "t.csv", [f"{i // 2},{i % 2}" for i in range(100)])
+    path = write_csv(tmp_path / "t.csv", [f"{20 * (i // 2)},{i % 2}" for i in range(100)])
     where = source(path, "csv")
     assert check_site_data(where, TABLE, TEXT, 100) == ["records: 100 found, 100 for training"]
     for close in (91, 110):
@@ -55,6 +55,19 @@ def test_the_check_compares_with_the_declared_records(tmp_path: Path) -> None:
     empty = write_csv(tmp_path / "t.csv", [])
     line = check_site_data(source(empty, "csv"), TABLE, TEXT, 5)[1]
     assert line.startswith("error: no record can be used")
+
+
+@pytest.mark.parametrize(
+    ("more", "times"), [("", 1), ("\ntypical = [50, 10]", 0)], ids=["bounds", "typical"]
+)
+def test_a_column_that_fills_little_of_its_bounds_is_told(
+    tmp_path: Path, more: str, times: int
+) -> None:
+    """Numbers from 0 to 49 in bounds of 0 to 1,000: nine of ten lie in 4.5 % of them."""
+    path = write_csv(tmp_path / "t.csv", [f"{i // 2},{i % 2}" for i in range(100)])
+    text = TEXT.replace("bounds = [0, 1000]", f"bounds = [0, 1000]{more}")
+    lines = check_site_data(source(path, "csv"), TABLE, text, 100)
+    assert len([line for line in lines if "'a': nine of ten records lie in 4.5 %" in line]) == times
 
 
 def test_the_row_used_of_an_id_and_rows_without_a_date_are_told(tmp_path: Path) -> None:

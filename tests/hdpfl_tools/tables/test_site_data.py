@@ -219,6 +219,10 @@ def test_every_column_of_a_row_counts(tmp_path: Path) -> None:
     assert 2 < out.sum() < 26
     pq.write_table(pa.table({**columns, "d": pa.nulls(28)}), tmp_path / "t")
     out = read_unit_records(source(tmp_path / "t", "parquet", 0.5), TABLE, TEXT).held_out
+    assert 2 < out.sum() < 26  # lists count, too
+    columns["n"] = [[1]] * 28
+    pq.write_table(pa.table({**columns, "d": pa.nulls(28)}), tmp_path / "t")
+    out = read_unit_records(source(tmp_path / "t", "parquet", 0.5), TABLE, TEXT).held_out
     assert out.sum() in (0, 28)
 
 

@@ -127,11 +127,11 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
         (b"", "the table is empty"),
         (b"\xef\xbb\xbf\n \n", "the table is empty"),
         (b"1,2\n", "no column 'y', 'a', 'c', 'd'"),
-        (b"PK\x03\x04" + SECRET.encode(), "Excel file"),
-        (b"\xd0\xcf\x11\xe0\n", "Excel file"),
+        (b"PK\x03\x04" + SECRET.encode(), "zip archive"),
+        (b"\xd0\xcf\x11\xe0\n", "an Office document that is no workbook"),
         (b"a,c,y\n1,2,3\n", "no column 'd'"),
         (b"a,c,d,a,y\n1,2,3,4,5\n", "column 'a' twice"),
-        (b"\x89PNG\r\n\x1a\n\x00\x00", "no column"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "an image, not a CSV"),
         (SECRET.encode() + b",1,2,3\n", "no column"),
         ("a,c,d,y\n1,1,1,no\n".encode("utf-16"), "save it as CSV"),
         (b'a,c,d,"y\n', "no column"),
@@ -143,7 +143,7 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
         assert caught.value.__cause__ is None
     for kind in ("csv", "parquet"):
         for path in (tmp_path / SECRET, tmp_path):
-            with pytest.raises(DataError, match="not there") as caught:
+            with pytest.raises(DataError, match=r"not there|folder without") as caught:
                 read_table(path, kind, SCHEMA)
             assert SECRET not in str(caught.value)
     (tmp_path / "not.parquet").write_bytes(b"PAR1" + SECRET.encode() * 50 + b"PAR1")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.errors import DataError
 from hdpfl_tools.tables.own_table import OwnTable
-from hdpfl_tools.tables.table_reader import Form
+from hdpfl_tools.tables.sources.csv_rows import Form
 from hdpfl_tools.tables.table_records import TableRead, read_table
 from tests.hdpfl_flower.data.schema_text import TEXT
 from tests.hdpfl_tools.tables.test_table_records import read

@@ -13,7 +13,7 @@ from flwr.app import Error, RecordDict
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.privacy.noise import Positions, ReleaseStreams
 from server_app.run.checkpoint import Checkpoint
 from server_app.run.checkpointing import Checkpoints
 from server_app.run.rounds import RunResult, run
@@ -73,7 +73,7 @@ CASES: dict[str, dict[str, Any]] = {
         for average in ("tail", "ema", "ergodic")
     },
     "found rate": {"strategy": "mmse", "learning-rate": "auto", "guard": "cap"},
-    "noise that falls": {"strategy": "mmse", "spend": "late ratio=3"},
+    "noise that falls": {"strategy": "mmse", "spend": {"kind": "late", "ratio": 3}},
     "starts at a rate": {
         "strategy": "weiavg+fedpi", "average": "ema",
         "server-learning-rate": 0.7, "server-schedule": "log",
@@ -115,7 +115,7 @@ def go(
         if stop and event["event"] == "round" and event["round"] == stop:
             raise Killed
 
-    streams = ReleaseStreams.simulated(1, "server", 0, "round", (at and at.streams) or (0, 0))
+    streams = ReleaseStreams.simulated(1, "server", 0, "round", (at and at.streams) or Positions())
     checkpoints = Checkpoints({"engine": "test"}, at, seeded=True)
     return run(grid or federation(), terms, on_event, streams=streams, checkpoints=checkpoints)
 

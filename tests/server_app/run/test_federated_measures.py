@@ -30,6 +30,7 @@ from hdpfl_tools.simulation.drawn_records import simulated_records
 from hdpfl_tools.simulation.in_process.comparison import Comparison
 from hdpfl_tools.simulation.in_process.in_process_run import run_in_process
 from hdpfl_tools.site.ledger_checks.invariants import check_entries
+from server_app.releases.scores import HALF
 from server_app.run.federated_measures import FEDERATED
 from server_app.run.final_measures import EVENT
 from server_app.run.rounds import ready_kernel
@@ -100,7 +101,7 @@ def test_without_noise_it_is_exact_and_every_site_released_it_once(tmp_path: Pat
     scores, targets = held_out(config, result.arrays)
     cells = count_cells(BINARY, scores[:, None], targets)
     federated = result.federated[FEDERATED]
-    whole = Scores(share=0.5).read(cells[None], {}, config.terms, BINARY)
+    whole = HALF.read(Scores(share=0.5), cells[None], {}, config.terms)
     assert federated == whole | {"sites": SITES}
     assert federated["noise"] == 0
     assert federated["records"] == len(targets)
@@ -118,7 +119,7 @@ def test_without_noise_it_is_exact_and_every_site_released_it_once(tmp_path: Pat
     ("more", "words"),
     [
         ({"dataset": "digits"}, "'after.scores' is for tasks of two classes, and this one"),
-        ({"strategy": "fedrep", "model": "mlp:4"}, "'work' = 'alternate' keeps a part of it"),
+        ({"strategy": "fedrep", "model": "mlp:4"}, "'work.kind' = 'alternate' keeps a part of it"),
         ({"noise": "client"}, "'after.scores' does not go with 'noise'"),
         ({"participations": 2}, "'after.scores' does not go with 'participations'"),
     ],

@@ -23,14 +23,15 @@ def test_own_data_simulations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, e
     np.savez("own.npz", x=np.zeros((9, 4)), y=np.arange(9) % 3)
     grid: Any = None
     if engine == "deployment":
-        with pytest.raises(TermsError, match="set it to site, with 'task'"):
+        with pytest.raises(TermsError, match=r"set it to site, with \[task\]"):
             app.run_or_resume(grid, {"dataset": "file:own.npz"})
         assert seen == []
         return
     app.run_or_resume(grid, {"dataset": "file:own.npz"})
     (config,) = seen
     assert config.terms.dataset == f"file:{tmp_path}/own.npz"
-    assert config.terms.as_config()["task"] == "classification shape=4 classes=3"
+    task = {key: value for key, value in config.terms.as_config().items() if "task" in key}
+    assert task == {"task.kind": "classification", "task.shape": "4", "task.classes": 3}
 
 
 # --- the ServerApp reads the file that ``schema`` names; what it sends holds the text

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.models.networks import flatten
 from hdpfl_tools.simulation.in_process.grid import LocalGrid
@@ -30,7 +30,7 @@ def models_sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sent]:
         messages = list(messages)
         content = messages[0].content
         if "model" in content and len(content["model"]):
-            model = flatten(wire.read_own(content["model"]))
+            model = flatten(server_wire.read_own(content["model"]))
             sent.append((messages[0].metadata.message_type, model.tobytes()))
         return send(grid, messages, timeout=timeout)
 

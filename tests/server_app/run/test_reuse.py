@@ -54,6 +54,10 @@ def test_other_terms_in_the_same_folder_are_refused_before_anything_runs(
     assert "name another --out" in error
     assert not (tmp_path / "maximum-seed1").exists()
     assert (tmp_path / "fedavg-seed1" / "journal.jsonl").read_bytes() == before
+    assert compare(monkeypatch, tmp_path, **{"second.kind": "kept"}) == 1
+    error = capsys.readouterr().err
+    assert "'second.kind' is \"kept\", and the run in" in error
+    assert "began with nothing (and 'second.pull', 'second.opted-out')" in error
     assert compare(monkeypatch, tmp_path, "--clients", "4") == 1
     assert "--clients is 4, and run fedavg-seed1 in" in capsys.readouterr().err
     assert compare(monkeypatch, tmp_path) == 0, "the same terms again"

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Error, RecordDict
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.models.networks import Arrays
-from hdpfl_flower.monitoring.influence import Decides
+from hdpfl_flower.monitoring.influence import Decides, warn_of
 from hdpfl_flower.monitoring.journal import read_journal
 from server_app.app import _notice_of
-from server_app.run.rounds import RunResult, finalize_terms, run, warn_of
+from server_app.run.rounds import RunResult, finalize_terms, run
 from strategies import STRATEGIES, make_kernel
 from tests.cases import sampled
 from tests.federation import NEEDED, ScriptedGrid, Site
@@ -188,7 +188,9 @@ def test_flowers_own_start_runs_the_same_rule(tmp_path: Path) -> None:
     initial = arrays_of(
         build_model(terms.terms.model, task_for(terms.terms), terms.simulation.seed)
     )
-    theirs = make_kernel(terms).start(federation(noisy(8)), wire.write_model(initial), num_rounds=3)
+    theirs = make_kernel(terms).start(
+        federation(noisy(8)), server_wire.write_model(initial), num_rounds=3
+    )
     for name, array in ours.arrays.items():
         np.testing.assert_array_equal(theirs.arrays[name].numpy(), array)
 

@@ -58,9 +58,12 @@ def updates_of(
     ("wrong", "why"),
     [
         ({"dataset": "site", "schema": 'id = "ward"\n'}, "'dataset' = 'site'"),
-        ({"dataset": "my:load", "task": "regression shape=3"}, "'model'.*on 'my:load'"),
+        (
+            {"dataset": "my:load", "task": {"kind": "regression", "shape": "3"}},
+            "'model'.*on 'my:load'",
+        ),
         ({"model": "tests.fixtures.nets:build"}, "'model' 'tests.fixtures.nets:build'"),
-        ({"work": "joint", "model": "mlp:10"}, "leave out 'work'"),
+        ({"work": {"kind": "joint"}, "model": "mlp:10"}, "leave out 'work'"),
         ({"model": "mlp:8"}, "at least 9 inputs .* 'mlp:8' has 8"),
     ],
 )

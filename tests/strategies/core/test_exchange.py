@@ -13,7 +13,7 @@ import pytest
 from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from strategies.core import exchange as module
 from strategies.core.exchange import Exchange
 
@@ -45,7 +45,7 @@ def most_alive(source: ModuleType) -> int:
     exchange, replies = asked(source, 5)
     watched, seen = [weakref.ref(reply) for reply in replies], []
     for site, reply in exchange.match(replies):
-        assert wire.read_update(reply.content, 10)[0] == int(site)
+        assert server_wire.read_update(reply.content, 10)[0] == int(site)
         seen.append(sum(ref() is not None for ref in watched[: len(seen) + 1]))
         del reply
     assert len(seen) == 5

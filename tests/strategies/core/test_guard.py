@@ -18,9 +18,8 @@ from hdpfl_flower.updates import Outcome, RoundUpdates
 from server_app.run.rounds import RunResult, run
 from strategies.averaging.fedavg import FedAvg
 from strategies.core.base import State
-from strategies.guards.bounds import COPY, ZEROS
 from strategies.guards.cap import Cap
-from strategies.guards.guard import Guard
+from strategies.guards.guard import COPY, ZEROS, Guard
 from strategies.guards.proof import SHARED
 from tests.federation import ScriptedGrid, Site, sends
 

@@ -12,14 +12,13 @@ import pytest
 from flwr.app import ConfigRecord, Message
 from flwr.proto.node_pb2 import NodeInfo
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.linalg import update_matrix as matrix
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.updates import RoundUpdates
 from hdpfl_tools.simulation.in_process.grid import LocalGrid
 from strategies import make_kernel
-from strategies.core import base
 from strategies.core.kernel import Kernel
 
 SITES = 20
@@ -80,7 +79,7 @@ def two_rounds(config: dict[str, str | int], width: int, name: str) -> int:
     shapes = {"0.weight": (width, INPUTS), "0.bias": (width,),
               "2.weight": (CLASSES, width), "2.bias": (CLASSES,)}  # fmt: skip
     model: Arrays = {key: np.zeros(shape, np.float32) for key, shape in shapes.items()}
-    record, grid = wire.write_model(model), ReplyGrid()
+    record, grid = server_wire.write_model(model), ReplyGrid()
     size = sum(array.size for array in model.values())
     del model
     generator, update = np.random.default_rng(1), np.ones(size, np.float32)
@@ -153,13 +152,13 @@ def test_replies_that_are_kept_are_seen(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_round_in_a_file_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     models, files = [], []
-    write = base.wire.write_model
+    write = server_wire.write_model
 
     def spy(arrays: dict[str, np.ndarray]) -> Any:
         models.append(np.concatenate([array.ravel() for array in arrays.values()]))
         return write(arrays)
 
-    monkeypatch.setattr(base.wire, "write_model", spy)
+    monkeypatch.setattr(server_wire, "write_model", spy)
     for limit in (matrix.memory_limit(), 0):
         monkeypatch.setattr(matrix, "memory_limit", lambda limit=limit: limit)
         monkeypatch.setattr(matrix.log, "info", lambda *_: files.append(1))

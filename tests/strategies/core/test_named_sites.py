@@ -16,8 +16,8 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import ProfileError, StrategyError, TermsError
-from hdpfl_flower.system.fingerprints import fingerprint_of
-from hdpfl_tools.coordinator.certificates import make_site_keys
+from hdpfl_tools.shell.site_keys import make_site_keys
+from strategies.core.roster import fingerprint_of
 from tests.strategies.core.test_approvals import Operators, approves, clock, run_of  # noqa: F401
 
 NAMES = ("a", "b", "c", "d")

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Error
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.run_task import task_for
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.models.networks import arrays_of, build_model
 from strategies import make_kernel
-from strategies.core.round_report import RoundReport
+from strategies.core.round_messages import RoundReport
 from strategies.core.sampler import Sampler
 from tests.federation import ScriptedGrid, Site, sends
 
@@ -122,7 +122,9 @@ def play(grid: ScriptedGrid, **config: Any) -> tuple[list[RoundReport], Any]:
     """Play the rounds of a run as Flower would; stop where the rule says that it is at its end."""
     terms = RunConfig.parse({"strategy": "fedavg", **config})
     rule, reports = make_kernel(terms), []
-    record = wire.write_model(arrays_of(build_model(terms.terms.model, task_for(terms.terms), 1)))
+    record = server_wire.write_model(
+        arrays_of(build_model(terms.terms.model, task_for(terms.terms), 1))
+    )
     for server_round in range(1, terms.terms.rounds + 1):
         messages = rule.configure_train(server_round, record, ConfigRecord(), grid)
         if rule.sampler.used_up:

@@ -173,11 +173,11 @@ def test_auto_reads_nothing_of_private_clients_but_their_noisy_sum() -> None:
 @pytest.mark.parametrize("ratio", ["auto", "precision"])
 def test_a_spread_over_the_rounds_needs_noise_that_stays(ratio: str) -> None:
     """Refused before any site is asked; ratios that are given do not look at noise."""
-    late = {"strategy": "fedhdp", "spend": "late"}
-    with pytest.raises(TermsError, match=r"'fedhdp.level-ratio', or leave 'spend' out"):
+    late = {"strategy": "fedhdp", "spend": {"kind": "late"}}
+    with pytest.raises(TermsError, match=r"'fedhdp.level-ratio', or leave 'spend.kind' out"):
         make_strategy(RunConfig.parse({**late, "fedhdp.level-ratio": ratio}))
     make_strategy(RunConfig.parse({**late, "fedhdp.level-ratio": "0.5"}))
-    make_strategy(RunConfig.parse({**late, "spend": "even", "fedhdp.level-ratio": ratio}))
+    make_strategy(RunConfig.parse({**late, "spend": {"kind": "even"}, "fedhdp.level-ratio": ratio}))
 
 
 @pytest.mark.parametrize(

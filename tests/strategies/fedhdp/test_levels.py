@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 
 from hdpfl_flower.errors import TermsError
 from strategies.fedhdp import span as level_span
+from strategies.fedhdp.fedhdp import FedHDPSettings
 from strategies.fedhdp.level_gaps import observe_gaps, observed_gaps, spread, sure_gaps
 from strategies.fedhdp.levels import (
     assign_levels,
     drift_weights,
     menu_of,
     precision_weights,
-    read_menu,
 )
 from strategies.fedhdp.span import KEPT, Span, keep_span
 
 
 @pytest.mark.parametrize("spec", ["0", "1,1", "one", "-3", "nan", "1,,2"])
 def test_a_menu_that_is_none_is_refused(spec: str) -> None:
-    with pytest.raises(TermsError, match=r"'fedhdp\.levels' is"):
-        read_menu(spec)
+    with pytest.raises(TermsError, match=r"'fedhdp\.levels' must be each ε once"):
+        FedHDPSettings.parse({"levels": spec}, "fedhdp.")
 
 
 def test_nobody_is_put_into_a_looser_level_than_it_asked_for() -> None:

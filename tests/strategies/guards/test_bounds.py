@@ -6,7 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.guards.bounds import COPY, REPEATS, ZEROS, Digests, cap_weights, refuse_copies
+from strategies.guards.cap import cap_weights
+from strategies.guards.guard import COPY, ZEROS, Digests, refuse_copies
+from strategies.guards.proof import REPEATS
 
 SITES = ("a", "b", "c", "d")
 

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from hdpfl_flower.estimators.softmax_head import Head
-from strategies.guards.bounds import REPEATS
-from strategies.guards.proof import QUIET, Floor, ProofState, refuse_proven
+from strategies.guards.proof import QUIET, REPEATS, Floor, ProofState, refuse_proven
 
 Rows = npt.NDArray[np.float32]
 N, CLASSES, INPUTS = 20, 10, 199

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.monitoring.journal import read_journal
@@ -29,7 +29,7 @@ TRUE = np.array([0, 0, 0, 1, 1, 1])
 
 
 def rule_of(**more: Any) -> MultiModel:
-    config = {"strategy": "r-dpcfl", "rounds": 20, "choice": "gaussian times=3"}
+    config = {"strategy": "r-dpcfl", "rounds": 20, "choice": {"kind": "gaussian", "times": 3}}
     rule = make_strategy(RunConfig.parse({**config, "r-dpcfl.clusters": 2, **more}))
     assert isinstance(rule, MultiModel)
     return rule
@@ -113,7 +113,7 @@ def test_a_newcomer_and_one_that_missed_round_1_choose_at_once() -> None:
         assert rule.request(state, 2, site).use == wire.CHOOSE
     state = later(rule, state, [1], chose=True, sites=("new",))
     assert rule.model_of_site(state, "new") == 1
-    without = rule_of(**{"choice": "none"})
+    without = rule_of(**{"choice": {"kind": "none"}})
     state, gauges = begun(without, RoundUpdates(1, SITES[:5], first_updates().updates[:5]))
     assert without.request(state, 5, "new") == SiteRequest(int(gauges["cluster"][0]))  # 3 of 5
 
@@ -123,7 +123,7 @@ def test_a_newcomer_and_one_that_missed_round_1_choose_at_once() -> None:
 
 def scripted(sites: dict[str, Site], folder: Path, **more: Any) -> tuple[RunResult, ScriptedGrid]:
     config = {"strategy": "r-dpcfl", "rounds": 6, "runs-dir": str(folder), "run-id": "r",
-              "min-sites": 1, "choice": "gaussian times=2", **more}  # fmt: skip
+              "min-sites": 1, "choice": {"kind": "gaussian", "times": 2}, **more}  # fmt: skip
     if config["strategy"] in ("r-dpcfl", "ifca"):
         config = {f"{config['strategy']}.clusters": 2, **config}
     grid = ScriptedGrid(sites)
@@ -146,9 +146,9 @@ def two_groups() -> dict[str, Site]:
 
 
 def test_a_model_a_cluster_moves_with_its_own_sites_alone(tmp_path: Path) -> None:
-    result, _ = scripted(two_groups(), tmp_path, **{"choice": "none"})
+    result, _ = scripted(two_groups(), tmp_path, **{"choice": {"kind": "none"}})
     rows = first_updates().updates
-    models = wire.unpack_models(wire.write_model(result.arrays))
+    models = wire.unpack_models(server_wire.write_model(result.arrays))
     assert len(models) == 2
     assert len({result.models[s] for s in SITES[:3]}) == 1
     moved = [np.concatenate([a.numpy().ravel() for a in m.values()]) for m in models]
@@ -170,7 +170,8 @@ def test_a_choice_that_is_none_is_dropped(tmp_path: Path, choice: Any) -> None:
             return replies
 
     config = {"strategy": "r-dpcfl", "rounds": 6, "r-dpcfl.clusters": 2, "runs-dir": str(tmp_path),
-              "run-id": "r", "min-sites": 1, "choice": "gaussian times=2"}  # fmt: skip
+              "run-id": "r", "min-sites": 1,
+              "choice": {"kind": "gaussian", "times": 2}}  # fmt: skip
     result = run(Odd(two_groups()), RunConfig.parse(config))
     refused = [event["rejected"].get("site-0", "") for event in result.rounds]
     assert refused[:3] == ["", "", ""]
@@ -206,15 +207,15 @@ def test_each_baseline_changes_what_it_claims(tmp_path: Path) -> None:
         name: simulated(tmp_path, strategy, **more)
         for name, strategy, more in [
             ("local", "local", {}),
-            ("mr-mtl 0", "mr-mtl", {"work": "auto pull=0"}),
+            ("mr-mtl 0", "mr-mtl", {"work": {"pull": 0}}),
             ("mr-mtl auto", "mr-mtl", {}),
-            ("mr-mtl 1", "mr-mtl", {"work": "auto pull=1"}),
+            ("mr-mtl 1", "mr-mtl", {"work": {"pull": 1}}),
             ("ditto", "ditto", {}),
         ]
     }
     spread = {}
     for name in ("local", "mr-mtl 0", "mr-mtl auto", "mr-mtl 1"):
-        models = wire.unpack_models(wire.write_model(ends[name].arrays))
+        models = wire.unpack_models(server_wire.write_model(ends[name].arrays))
         flat = [np.concatenate([a.numpy().ravel() for a in m.values()]) for m in models]
         spread[name] = float(np.std(flat, axis=0).mean())
     assert spread["mr-mtl 0"] == spread["local"]
@@ -232,16 +233,16 @@ def test_each_baseline_changes_what_it_claims(tmp_path: Path) -> None:
     ("more", "words"),
     [
         ({"r-dpcfl.clusters": 7}, "'r-dpcfl.clusters' = 7, and 6 sites take part"),
-        ({"r-dpcfl.clusters": 1}, "'r-dpcfl.clusters' = 1 is 'fedavg'"),
+        ({"r-dpcfl.clusters": 1}, "'r-dpcfl.clusters' = 1, and 6 sites"),
         ({"strategy": "ifca", "ifca.clusters": 0}, "set 'ifca.clusters' to 2"),
-        ({"strategy": "ifca", "choice": "none"}, "'choice' to another kind"),
-        ({"strategy": "oracle-clusters", "choice": ""}, "needs 'groups'"),
-        ({"strategy": "fedavg"}, "'choice' needs .* 'fedavg' asks for no choices"),
-        ({"strategy": "oracle-clusters"}, "'choice' needs .* 'oracle-clusters' asks for no"),
+        ({"strategy": "ifca", "choice": {"kind": "none"}}, "'choice.kind' to another kind"),
+        ({"strategy": "oracle-clusters", "choice": {}}, "needs 'groups'"),
+        ({"strategy": "fedavg"}, "'choice.kind' needs .* 'fedavg' asks for no choices"),
+        ({"strategy": "oracle-clusters"}, "'choice.kind' needs .* 'oracle-clusters' asks for no"),
         ({"noise-multiplier": 1.0}, "does not go with 'noise-multiplier'"),
-        ({"participations": 2}, "'choice' = 'gaussian' does not go with 'participations'"),
+        ({"participations": 2}, "'choice.kind' = 'gaussian' does not go with 'participations'"),
         ({"noise": "client"}, "'noise' .* needs one model, and 'r-dpcfl' has several"),
-        ({"second": "kept pull=0.1"}, "'second' needs one model"),
+        ({"second": {"kind": "kept", "pull": 0.1}}, "'second' needs one model"),
     ],
     ids=str,
 )

@@ -18,7 +18,7 @@ from hdpfl_flower.weighting import least_error
 from hdpfl_flower.weighting.by_records import stretches, weighted_rows
 from server_app.run.rounds import round_facts
 from strategies import make_kernel
-from strategies.core.round_report import RoundReport
+from strategies.core.round_messages import RoundReport
 from strategies.noise_aware.mmse import MMSE, OneWeightMMSE
 
 N, CLASSES, INPUTS = 12, 5, 99

@@ -34,13 +34,13 @@ COMPOSED: dict[str, dict[str, Any]] = {
 } | {
     "cap": {"strategy": "robust-hdp", "guard": "cap"},
     "clusters": {"strategy": "robust-hdp+r-dpcfl", "r-dpcfl.clusters": 2},
-    "choices": {"strategy": "ifca", "ifca.clusters": 2, "choice": "gaussian times=2"},
+    "choices": {"strategy": "ifca", "ifca.clusters": 2, "choice": {"kind": "gaussian", "times": 2}},
 }  # fmt: skip
 
 
 def config_of(folder: Path, **more: Any) -> RunConfig:
     """Return a run in which the head stays and every site trains it first."""
-    own = "auto of=head" if more["strategy"] == "ppsgd" else "alternate"
+    own = {"of": "head"} if more["strategy"] == "ppsgd" else {"kind": "alternate"}
     return RunConfig.parse({
         "dataset": "digits", "model": "mlp:6", "rounds": 3, "local-steps": 4, "run-id": "r",
         "batch-sizes": "16", "epsilons": "8,4,2,2,8", "runs-dir": str(folder), "seed": 3,

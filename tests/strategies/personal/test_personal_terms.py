@@ -51,37 +51,40 @@ def test_a_strategy_sets_what_the_terms_leave_open(name: str) -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"strategy": "fedrep", "work": "joint"},
-         "'work' is 'joint', and 'fedrep' works 'alternate': leave it out"),
-        ({"strategy": "fedper", "work": "offset"}, "'fedper' works 'joint'"),
-        ({"strategy": "ppsgd", "work": "frozen"}, "'ppsgd' works 'offset'"),
+        ({"strategy": "fedrep", "work": {"kind": "joint"}},
+         "'work.kind' is 'joint', and 'fedrep' works 'alternate': leave it out"),
+        ({"strategy": "fedper", "work": {"kind": "offset"}}, "'fedper' works 'joint'"),
+        ({"strategy": "ppsgd", "work": {"kind": "frozen"}}, "'ppsgd' works 'offset'"),
         ({"after.tuning.share": 0.5}, "'after.tuning.share' is not a known key"),
         ({"after": {"prior": {"share": 1}}}, "'after.prior.share' must be less than 1"),
         ({"after.pior.share": 0.5},
          "'after.pior' is of a kind that this version does not know; did you mean 'after.prior'?"),
-        ({"after": "prior share=0.5"}, "'after' must be tables, written [name.kind]"),
-        ({"after": {"prior": 0.5}}, "'after' must be tables of settings, written [name.kind]"),
-        ({"after": {"prior": {"share": {}}}}, "'prior.share' must be a finite number"),
-        ({"after": {"prior": {"share": 0.5}}, "after.prior.share": 0.5}, "'prior.share' twice"),
+        ({"after": "prior share=0.5"}, "'after' must be tables, written [after.KIND]"),
+        ({"after": {"prior": 0.5}}, "'after' has a key in another form than a setting of [after.K"),
+        ({"after": {"prior": {"share": [1]}}}, "'after.prior.share' must be a finite number"),
         ({"after.shrink.scale": -1}, "'after.shrink.scale' must be greater than or equal to 0"),
         ({"after.tuning.part": "all"}, "'after.tuning' is set without 'steps'"),
-        ({"work": "alternate own-step=2"}, "did you mean 'own-steps'?"),
-        ({"work": "joint stays=head stays=body"}, "has a setting twice"),
-        ({"work": "offset", "after.shrink.scale": 0.05}, "carries on already: leave one"),
-        ({"work": "offset mask=random"}, "'mask' is not a known key"),
-        ({"strategy": "ppsgd", "work": "auto mask=random"},
-         "'work' of 'ppsgd' is of kind 'offset': 'mask' is not a known key"),
+        ({"work": {"kind": "alternate", "own-step": 2}}, "did you mean 'work.own-steps'?"),
+        ({"work": "alternate own-steps=2"}, "'work' is a table: write [work] with a line 'kind ="),
+        ({"work": "plain", "work.pull": 0.1}, "'work' is a table: write [work]"),
+        ({"work": {"own-step": 2}}, "that no kind has; did you mean 'work.own-steps'?"),
+        ({"work": {"own_steps": 2}}, "'work' has a key in another form than a setting of [work]"),
+        ({"spend.ratio": 2}, "'spend' is of no known kind; write as 'spend.kind' one of even"),
+        ({"work": {"kind": "offset"}, "after.shrink.scale": 0.05}, "carries on already: leave one"),
+        ({"work": {"kind": "offset", "mask": "random"}}, "'work.mask' is not a known key"),
+        ({"strategy": "ppsgd", "work": {"mask": "random"}},
+         "'work' of 'ppsgd' is of kind 'offset': 'work.mask' is not a known key"),
         ({"strategy": "fedrep", "local-steps": 1}, "raise 'local-steps', or lower"),
-        ({"strategy": "fedrep", "work": "auto own-steps=5"}, "raise 'local-steps', or lower"),
+        ({"strategy": "fedrep", "work": {"own-steps": 5}}, "raise 'local-steps', or lower"),
         ({"strategy": "fedper", "noise": "client", "dataset": "site", "schema": "heart"},
          "for simulated sites alone"),
-        ({"strategy": "ditto", "work": "joint"}, "'second' is a model beside the whole"),
+        ({"strategy": "ditto", "work": {"kind": "joint"}}, "'second' is a model beside the whole"),
         ({"strategy": "ditto", "after.tuning.steps": 4}, "'second' is a model beside the whole"),
         ({"strategy": "fedavg+r-dpcfl", "after.shrink.scale": 0.05}, "needs one model"),
         ({"strategy": "dsu-published", "dataset": "site", "schema": "heart"},
          "runs on simulated sites alone"),
-        ({"strategy": "fedavg", "work": "joint mask=published", "dataset": "site",
-          "schema": "heart"}, "take 'mask=noisy-updates', or a named 'dataset'"),
+        ({"strategy": "fedavg", "work": {"kind": "joint", "mask": "published"}, "dataset": "site",
+          "schema": "heart"}, "take 'noisy-updates', or a named 'dataset'"),
     ],
 )  # fmt: skip
 def test_contradictions_are_refused_by_key(config: dict[str, Any], words: str) -> None:
@@ -102,9 +105,9 @@ def test_a_model_without_a_body_is_refused_before_any_site_is_asked(strategy: st
 @pytest.mark.parametrize(
     "terms",
     [
-        {"work": "auto mask=random"},
-        {"work": "joint mask=published"},
-        {"work": "joint", "noise": "client", "dataset": "site", "schema": "heart"},
+        {"work": {"mask": "random"}},
+        {"work": {"kind": "joint", "mask": "published"}},
+        {"work": {"kind": "joint"}, "noise": "client", "dataset": "site", "schema": "heart"},
     ],
 )
 def test_sites_decline_the_same(terms: dict[str, Any]) -> None:
@@ -117,7 +120,8 @@ def test_sites_decline_the_same(terms: dict[str, Any]) -> None:
     ("terms", "named"),
     [({"after.prior.share": 0.25}, "'after.prior'"),
      ({"after.tuning.steps": "round"}, "'after.tuning'"),
-     ({"after.scores.share": 0.5}, "'after.scores'"), ({"choice": "gaussian"}, "'choice'")],
+     ({"after.scores.share": 0.5}, "'after.scores'"),
+     ({"choice.kind": "gaussian"}, "'choice.kind'")],
 )  # fmt: skip
 def test_a_profile_can_forbid_releases_beside_the_rounds(terms: dict[str, Any], named: str) -> None:
     asked = RunConfig.parse(terms).terms
@@ -133,7 +137,7 @@ def test_a_profile_can_forbid_releases_beside_the_rounds(terms: dict[str, Any], 
 
 def test_clean_masks_violate_under_whichever_strategy() -> None:
     for strategy in ("dsu-published", "fedrep"):
-        terms = terms_of(strategy=strategy, work="auto mask=published")
+        terms = terms_of(strategy=strategy, work={"mask": "published"})
         said = describe(terms)
         assert (said["violates"], said["epsilon"]) == ("every private site", math.inf)
     for honest in ("dsu", "fedrep", "ppsgd", "fedbabu"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.models.networks import flatten
 from hdpfl_flower.privacy.noise import RandomStream
@@ -236,7 +236,7 @@ def test_a_returning_site_projects_from_its_last_model(tmp_path: Path) -> None:
     result = run(grid, terms_of(tmp_path, rounds=3))
     assert grid.projects[3] == {
         "0": grid.digests[1], "2": grid.digests[2], "4": grid.digests[2],
-        "1": wire.WHOLE, "3": wire.WHOLE,
+        "1": server_wire.WHOLE, "3": server_wire.WHOLE,
     }  # fmt: skip
     found = rows[2].astype(np.float64)
     step = SHARES[PUBLIC] @ found[PUBLIC]

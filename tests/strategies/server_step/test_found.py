@@ -93,6 +93,17 @@ def test_on_a_noisy_quadratic_it_ends_near_where_the_best_rate_does() -> None:
         assert found < ends[2**-3 / unit]  # a rate a factor of 8 below the scale does worse
 
 
+def test_the_steps_grow_a_hundredfold_at_most() -> None:
+    """Updates that always agree, as those of a strategy that hides its memory."""
+    step, update = make_kernel(config_of(rounds=60)).step, np.ones(SIZE, np.float32)
+    state, rates = step.initial_state(), []
+    for t in range(1, 32):
+        updates = RoundUpdates(t, ("a",), update[None])
+        state, moved = step.move(state, Outcome(update, np.ones(1)), updates)
+        rates.append(float(moved.gauges["server_rate"]))
+    assert max(rates) == pytest.approx(100 * rates[0])
+
+
 def test_a_model_revised_is_where_the_new_weights_would_have_taken_it() -> None:
     """Noise of the target is three times as long: so are the steps, were they not scaled."""
     lengths = np.array([[0.5], [1], [1], [1]], np.float32)  # the first is not the longest
@@ -153,12 +164,12 @@ def test_what_a_found_rate_does_not_go_with_is_refused(keys: dict[str, Any], wor
         ({"strategy": "fedpi"}, 0.1),
         ({"strategy": "scaffold"}, 0.1),
         ({"strategy": "mr-mtl"}, 0.1),
-        ({"strategy": "ifca", "choice": "gaussian times=1", "ifca.clusters": 2}, 0.1),
+        ({"strategy": "ifca", "choice": {"kind": "gaussian", "times": 1}, "ifca.clusters": 2}, 0.1),
         ({"strategy": "ditto"}, 0.1),
         ({"strategy": "fedper", "model": "mlp:4"}, 0.1),
         ({"after": {"shrink": {"scale": 0.05}}}, 0.1),
         ({"guard": "content"}, 0.1),
-        ({"work": "plain pull=5"}, 0.1),
+        ({"work": {"kind": "plain", "pull": 5}}, 0.1),
     ],
     ids=str,
 )

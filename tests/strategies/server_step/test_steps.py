@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.updates import Outcome, Revision, RoundUpdates
@@ -132,8 +132,8 @@ def reported_after(models: np.ndarray, ahead: np.ndarray | None = None, **keys: 
     kernel = make_kernel(config_of(rounds=len(models), **keys))
     for server_round, model in enumerate(models, start=1):
         kernel.reported.add(server_round, model, ahead)
-    record = wire.write_model({"w": models[-1]})
-    return wire.read_own(kernel.reported.record(record))["w"]
+    record = server_wire.write_model({"w": models[-1]})
+    return server_wire.read_own(kernel.reported.record(record))["w"]
 
 
 MODELS = np.random.default_rng(3).standard_normal((5, 9)).astype(np.float32)

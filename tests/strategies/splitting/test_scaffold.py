@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.privacy.noise import RandomStream
@@ -179,7 +179,7 @@ def test_a_site_that_is_absent_keeps_its_control_variate() -> None:
 def test_control_variates_without_room_are_refused_before_round_1() -> None:
     strategy = strategy_of(**{"memory-mb": 1})
     size, state = 100_000, strategy.initial_state()
-    arrays = wire.write_model({"w": np.zeros(size, np.float32)})
+    arrays = server_wire.write_model({"w": np.zeros(size, np.float32)})
     assert strategy.begin_round(state, RoundStart(1, arrays, SITES[:2])).refused == {}
     with pytest.raises(TermsError, match=r"'memory-mb': .* of 3 sites take 2 MB"):
         strategy.begin_round(state, RoundStart(1, arrays, SITES[:3]))
@@ -207,7 +207,7 @@ def test_each_site_is_sent_its_own_displacement() -> None:
     grid = Listening({site: sends(row) for site, row in rows.items()})
     grid.heard = {}
     kernel = Kernel(strategy_of(**{"min-sites": 1}))
-    record = wire.write_model({"w": np.zeros(650, np.float32)})
+    record = server_wire.write_model({"w": np.zeros(650, np.float32)})
     messages = list(kernel.configure_train(1, record, ConfigRecord(), grid))
     after, _ = kernel.aggregate_train(1, grid.send_and_receive(messages))
     assert after is not None
@@ -215,5 +215,5 @@ def test_each_site_is_sent_its_own_displacement() -> None:
     for i, site in enumerate(SITES):
         first, second = grid.heard[site]
         assert (first.use, second.use) == ("", wire.OFFSET)
-        np.testing.assert_allclose(wire.read_own(second.others[0])["w"], 1.5 - i, rtol=1e-6)
+        np.testing.assert_allclose(server_wire.read_own(second.others[0])["w"], 1.5 - i, rtol=1e-6)
     assert len({grid.heard[site][1].digest for site in SITES}) == len(SITES)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError
 from hdpfl_flower.ledger.ledger import Ledger
@@ -82,7 +82,7 @@ class ProxGrid(ScriptedGrid):
             kind, name = message.metadata.message_type, self.names[message.metadata.dst_node_id]
             if kind != wire.JOIN:
                 asked = wire.read_instructions(message.content)
-                model = flatten(wire.read_own(asked.model)).copy()
+                model = flatten(server_wire.read_own(asked.model)).copy()
                 self.sent[kind, name, asked.server_round] = model
                 self.pulls[asked.server_round] = asked.terms.work.pull_factor
         return super().send_and_receive(messages, timeout=timeout)
@@ -92,7 +92,7 @@ def config_of(folder: Path | None = None, **keys: Any) -> RunConfig:
     more = {} if folder is None else {"runs-dir": str(folder)}
     return RunConfig.parse({
         "strategy": "fedpi", "rounds": 40, "run-id": "r", "evaluation": "none",
-        "work": f"auto pull={1 / ETA!r}", "learning-rate": 0.1, **more, **keys,
+        "work": {"pull": 1 / ETA}, "learning-rate": 0.1, **more, **keys,
     })  # fmt: skip
 
 
@@ -214,16 +214,16 @@ def test_a_run_survives_absent_sites_and_ends_at_the_solution(tmp_path: Path) ->
         ({"strategy": "fedpi", "fedpi.alpha": 1.0}, r"'fedpi\.alpha' is not a known key"),
         ({"strategy": "fedpi", "fedpi.prox-schedule": "sqrt"}, r"'fedpi\.prox-schedule'"),
         ({"strategy": "fedpi", "memory-mb": 0}, r"'memory-mb'"),
-        ({"strategy": "fedpi", "model": "mlp:8", "work": "joint"}, "needs one start"),
+        ({"strategy": "fedpi", "model": "mlp:8", "work": {"kind": "joint"}}, "needs one start"),
         ({"strategy": "ppsgd+fedpi"}, "needs one start"),
         ({"strategy": "fedprox", "fedprox.prox-schedule": "cosine"}, r"'fedprox\.prox-schedule'"),
         (
-            {"strategy": "fedprox", "fedprox.prox-schedule": "sqrt", "work": "auto pull=0"},
-            "the 'pull' of 'work' is 0: there is none",
+            {"strategy": "fedprox", "fedprox.prox-schedule": "sqrt", "work": {"pull": 0}},
+            "'work.pull' is 0: there is none",
         ),
         (
-            {"strategy": "fedprox", "fedprox.prox-schedule": "inverse", "work": "auto pull=3"},
-            "the 'pull' 12 in round 4, and with 'learning-rate' 0.1 a step would go beyond",
+            {"strategy": "fedprox", "fedprox.prox-schedule": "inverse", "work": {"pull": 3}},
+            "'work.pull' 12 in round 4, and with 'learning-rate' 0.1 a step would go beyond",
         ),
     ],
     ids=str,
@@ -246,10 +246,12 @@ def test_a_schedule_of_eta_is_sent_as_terms_of_the_round(tmp_path: Path) -> None
 def test_a_deployed_site_takes_a_pull_that_changes_between_rounds(tmp_path: Path) -> None:
     site = make_site(tmp_path)
     for server_round, pull in ((1, 0.1), (2, 0.2)):
-        terms = terms_of(**{"strategy": "fedprox", "work": f"plain pull={pull!r}"})
+        terms = terms_of(**{"strategy": "fedprox", "work": {"kind": "plain", "pull": pull}})
         reply = ask(site, terms, server_round=server_round)
         assert reply.has_content(), reply.error
-    terms = terms_of(**{"strategy": "fedprox", "work": "plain pull=0.2", "learning-rate": 0.07})
+    terms = terms_of(
+        **{"strategy": "fedprox", "work": {"kind": "plain", "pull": 0.2}, "learning-rate": 0.07}
+    )
     assert ask(site, terms, server_round=3).has_error()
 
 
@@ -259,7 +261,7 @@ def test_the_pull_shortens_the_updates_of_every_unit(tmp_path: Path, noise: str)
     for pull in (0, 10.0):
         config = config_of(
             tmp_path, strategy="fedprox", noise=noise, rounds=1,
-            **{"work": f"auto pull={pull!r}",
+            **{"work": {"pull": pull},
                "run-id": f"r{pull:g}", "local-steps": 20, "epsilons": "inf",
                "clip-norm": 100.0},
         )  # fmt: skip
@@ -271,6 +273,8 @@ def test_the_pull_shortens_the_updates_of_every_unit(tmp_path: Path, noise: str)
 def test_a_pull_that_is_too_long_costs_a_site_no_release(tmp_path: Path) -> None:
     for noise in ("records", "client"):
         site = make_site(tmp_path / noise, more=CLIENT_NOISE)
-        terms = terms_of(**{"noise": noise, "work": "plain pull=20", "learning-rate": 0.1})
+        terms = terms_of(
+            **{"noise": noise, "work": {"kind": "plain", "pull": 20}, "learning-rate": 0.1}
+        )
         assert ask(site, terms).has_error()
         assert not Ledger(tmp_path / noise / "ledger.sqlite").account().releases

@@ -39,20 +39,22 @@ FIELDS = {n: field for group in GROUPS.values() for n, field in group.model_fiel
 NOWHERE = {"run_id": "x", "runs_dir": "/x", "data_dir": "/x"}
 
 OTHER: dict[str, Any] = {
-    "simulated_epsilon": "1",
+    "simulated_epsilon": "1", "members": f"a={'0' * 32}", "spare_rounds": 0.5,
     "sites": f"SHA256:{'A' * 43}",
-    "second": "kept",
+    "second": {"kind": "kept"},
     "model": "cnn", "dataset": "mnist", "schema_text": "heart", "partition": "iid",
     "groups": "rotation:2:4",
     "public_split": "kmeans", "epsilons": "dist1", "batch_sizes": "8", "strategy": "fedavg",
-    "delta": 1e-3, "fraction": 0.5, "choice": "gumbel",
-    "work": "joint mask=random",
-    "after": {"prior": {"share": 0.1}}, "spend": "late", "backbone": "own width=3",
+    "delta": 1e-3, "fraction": 0.5, "choice": {"kind": "gumbel"},
+    "work": {"kind": "joint", "mask": "random"},
+    "first": {"moments": {"share": 0.1}}, "scales": "0:1",
+    "after": {"prior": {"share": 0.1}}, "spend": {"kind": "late"},
+    "backbone": {"kind": "own", "width": 3},
     "start": "sha256:" + "0" * 64,
     "class_weights": "2,1",
     "server_learning_rate": 2.0,
     "server_schedule": "sqrt", "coordinator": "Ada", "purpose": "Stroke",
-    "task": "regression shape=8",
+    "task": {"kind": "regression", "shape": "8"},
     "public_records": "public.npz", "notify": "./tell",
 }  # fmt: skip
 

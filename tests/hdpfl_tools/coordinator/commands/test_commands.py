@@ -67,9 +67,40 @@ def test_compare_gives_a_table_a_file_and_a_picture(tmp_path: Path, here: Comman
     assert (out / "comparison.png").stat().st_size > 10_000
 
 
+def test_rates_are_tuned_on_other_seeds_and_rows_compared_pair_by_pair(
+    tmp_path: Path, here: Command
+) -> None:
+    out, tex = tmp_path / "out", tmp_path / "tables.tex"
+    words = ["compare", "--strategies", "fedavg,fedsplit", *SMALL, "--seeds", "2"]
+    words += ["--rates", "0.0001,0.3", "--against", "fedsplit", "--latex", str(tex)]
+    done = here(*words, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "fedavg: rate 0.3, the best of 0.0001, 0.3 on seeds 10001 to 10002" in done.stdout
+    assert "Difference to 'fedsplit' on the same seeds: accuracy" in done.stdout
+    assert "warning: the server finds" not in done.stdout
+    results = json.loads((out / "comparison.json").read_text())["results"]
+    assert [results[name]["learning-rate"] for name in results] == [0.3, 0.3]
+    assert results["fedavg"]["seeds"] == [1, 2]
+    text = tex.read_text()
+    assert text.count(r"\toprule") == text.count(r"\bottomrule") >= 3
+    assert r"fedavg & 0." in text and r"$\pm$" in text and "±" not in text
+
+
+def test_a_table_of_found_and_fixed_rates_says_so(tmp_path: Path, here: Command) -> None:
+    words = ["compare", "--strategies", "fedavg,fedsplit", *SMALL, "--seeds", "1"]
+    done = here(*words, "--out", str(tmp_path / "out"))
+    assert "warning: the server finds the rate of some rows" in done.stdout
+    assert "--rates 0.03,0.1,0.3,1" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
+        (["compare", "--against", "mean"], "--against: 'mean' is no row; choose one of fedavg"),
+        (["compare", "--rates", "0.1,fast"], "--rates: write positive numbers with commas"),
+        (["compare", "--rates", "0"], "--rates: write positive numbers with commas"),
+        (["compare", "--rates", ","], "--rates: name at least one rate"),
+        (["compare", "--rates", "1", "--learning-rate", "1"], "leave 'learning-rate' out"),
         (["compare", "--strategies", "fedsgd"], "'fedsgd' is not known; choose one of fedavg"),
         (["compare", "--strategies", " , "], "--strategies names no strategy; write such as"),
         (["compare", "--dataset", "mnist"], "'data-dir' is empty"),

@@ -57,6 +57,10 @@ SMALLER = {
     "pfa-mixgauss": ["--columns", "MixGauss1 (M = 20)", "--strategies", "pfa"],
     "fedhdp-mnist": ["--strategies", "dp-fedavg,fedhdp auto"],
     "fedhdp-skewed": ["--strategies", "fedhdp r = 0.1,fedhdp precision"],
+    "scales": ["--columns", "cancer ε 1", "--seeds", "1", "--strategies", "first"],
+    "survival": ["--columns", "coverage", "--seeds", "1"],
+    "intervals": ["--columns", "classes: few records", "--seeds", "3"],
+    "shared-noise": ["--columns", "heart: every ε 1", "--seeds", "1"],
     "fedhdp-personal": ["--strategies", "local training alone"],
     "r-dpcfl-noise": ["--columns", "ε 10 b 32 first 32"],
     "r-dpcfl-mnist-rotation": ["--columns", "ε 5", "--strategies", "r-dpcfl,ditto", "--seeds", "1"],
@@ -71,7 +75,7 @@ SEARCHED = ("fedhdp-mnist", "r-dpcfl-noise")
 READ_AS = {
     "seeds": "--seeds", "rounds": "--rounds", "strategies": "--strategies", "columns": "--columns",
     "learning_rates": "--learning-rate", "noises": "--noise", "model": "--model",
-    "dataset": "--dataset",
+    "dataset": "--dataset", "against": "--against",
 }  # fmt: skip
 """Field of ``Options`` → the option of the command."""
 

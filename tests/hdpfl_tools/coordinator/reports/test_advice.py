@@ -22,7 +22,11 @@ from tests.hdpfl_flower.ledger.plans import profile
 
 TASK = Task.classification((20,), 3)
 TERMS = RunTerms.parse(
-    {"dataset": "site", "task": "classification shape=20 classes=3", "rounds": 5}
+    {
+        "dataset": "site",
+        "task": {"kind": "classification", "shape": "20", "classes": 3},
+        "rounds": 5,
+    }
 )
 
 

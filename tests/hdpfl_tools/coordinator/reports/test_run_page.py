@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.tables_of_terms import TABLES
 from hdpfl_flower.errors import DataError
 from hdpfl_tools.coordinator.commands import app
 from hdpfl_tools.coordinator.reports.run_page import command_of, make_report
@@ -91,7 +92,7 @@ def test_the_page_stands_alone_and_says_what_the_journal_says(folder: Path) -> N
         weights = [e["weights"][e["accepted"].index(site)] for e in rounds if site in e["accepted"]]
         assert mean == (f"{sum(weights) / len(weights):.4f}" if weights else "")
     assert cells[EVIL][4] == "declined (1 ×)"
-    assert set(RunConfig.keys()) - {"after"} <= set(cells)  # its tables: in a row each
+    assert set(RunConfig.keys()) - {*TABLES} | {"spend.kind"} <= set(cells)
     assert json.loads(cells["rounds"][0]) == 3
     assert {"python", "flwr", "torch", "numpy", "hdpfl-flower"} <= set(cells)
     assert "flwr run . --federation-config num-supernodes=8" in "".join(page.text)

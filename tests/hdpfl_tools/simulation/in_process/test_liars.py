@@ -39,17 +39,10 @@ def test_a_lie_does_not_change_an_update(tmp_path: Path) -> None:
     assert all(np.array_equal(models[0][name], models[1][name]) for name in models[0])
 
 
-@pytest.mark.parametrize("name, sites", [("zero", (0,)), (OVERSTATED, ())])
-def test_an_unknown_attack_and_one_without_a_liar_are_refused(
-    name: str, sites: tuple[int, ...]
-) -> None:
-    with pytest.raises(TermsError, match="attack"):
-        Attack(name, sites)
-
-
 def test_an_absent_liar_and_a_resumable_attack_are_refused(tmp_path: Path) -> None:
     attack = Attack(OVERSTATED, (0,))
-    with pytest.raises(TermsError, match="takes no part"):
-        AttackGrid(3, [1, 2], attack=attack)
+    for liars in (attack, Attack(OVERSTATED, ())):
+        with pytest.raises(TermsError, match="no site lies, or one that takes no part"):
+            AttackGrid(3, [1, 2], attack=liars)
     with pytest.raises(TermsError, match="resumed"):
         run_in_process(config(tmp_path, "weiavg"), 3, attack=attack, resumable=True)

@@ -111,7 +111,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
         "strategy": "fedhdp", "noise": "client", "fedhdp.level-ratio": repr(best_ratio(PROBLEM)),
         "dataset": "site", "schema": SCHEMA, "evaluation": "none", "rounds": ROUNDS,
         "local-steps": 20, "learning-rate": 0.5, "clip-norm": CLIP_NORM, "run-id": "regression",
-        "second": f"kept pull={pulls[0]!r} opted-out={pulls[1]!r}",
+        "second": {"kind": "kept", "pull": pulls[0], "opted-out": pulls[1]},
         "runs-dir": str(folder / "runs"),
     })  # fmt: skip
     grid = Sites(folder, SITES)

@@ -23,9 +23,9 @@ CASES: dict[str, dict[str, Any]] = {
     "fedrep": {"strategy": "fedrep"},
     "ppsgd": {"strategy": "ppsgd"},
     "dsu": {"strategy": "dsu", "after": {"tuning": {"steps": 3}}},
-    "falling noise": {"strategy": "fedrep", "spend": "late ratio=3"},
+    "falling noise": {"strategy": "fedrep", "spend": {"kind": "late", "ratio": 3}},
     "clusters": {"strategy": "robust-hdp+oracle-clusters", "groups": "label-shift:1:2",
-                 "work": "joint"},
+                 "work": {"kind": "joint"}},
 }  # fmt: skip
 
 

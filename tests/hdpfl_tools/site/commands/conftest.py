@@ -15,7 +15,8 @@ from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.ledger.account import ChargedPlan, Request
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.site_ledger import Reservation
 from hdpfl_flower.privacy.plan import make_plan
 from hdpfl_tools.coordinator.commands import main as coordinator_main
 from hdpfl_tools.site.commands import main

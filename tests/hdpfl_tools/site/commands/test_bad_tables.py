@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_tools.tables import csv_lines
+from hdpfl_tools.tables.sources import csv_lines
 from tests.client_app.messages import ask
 from tests.hdpfl_tools.site.commands.conftest import SiteFolder
 
@@ -30,7 +30,8 @@ def excel() -> bytes:
 
 ROWS = [f"{i % 2},{i % 10},x" for i in range(40)]
 EMPTY = "the table is empty; its first line must be a header of names"
-EXCEL = "save it as CSV (UTF-8) in Excel"
+OTHER, DAMAGED = "'data.format' = \"table\" reads it", "a gzip file that is damaged"
+EXCEL = "an Excel file, not a CSV; 'data.format' = \"table\" reads it"
 ZEROS = "UTF-16 without its mark; save it as CSV (UTF-8)"
 REFUSED = {
     "empty": (b"", EMPTY, EMPTY),
@@ -38,11 +39,11 @@ REFUSED = {
     "a column twice": (
         table([f"{SECRET},1,2,x"], "y,a,a,c"), "",
         "has column 'a' twice"),
-    "an Excel file": (excel(), EXCEL, EXCEL),
+    "an Excel file": (excel(), "cannot be read as a workbook", EXCEL),
     "UTF-16": (table(ROWS).decode().encode("utf-16"), "iconv -f UTF-16", "iconv -f UTF-16"),
     "UTF-16 without its mark": (table(ROWS).decode().encode("utf-16-le"), ZEROS, ZEROS),
-    "Parquet": (b"PAR1" + SECRET.encode(), "set 'data.format' to", "set 'data.format' to"),
-    "compressed": (b"\x1f\x8b\x08\x00" + SECRET.encode(), "gunzip", "gunzip"),
+    "Parquet": (b"PAR1" + SECRET.encode(), "no readable Parquet file", OTHER),
+    "compressed": (b"\x1f\x8b\x08\x00" + SECRET.encode(), DAMAGED, DAMAGED),
     "no record": (table([]), "no record that can be cut", "no record can be used"),
     "no label in any record": (
         table([",1,x"] * 40), "'y', which --label names, is missing in every record",
@@ -107,7 +108,7 @@ def test_a_long_table_shows_on_a_terminal_how_far_it_is_read(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: on_terminal, raising=False)
     checked = opened("profile", "check", "--terms", opened.terms_path)
     assert checked.code == 0
-    assert checked.err == ("\rreading: 20 lines\rreading: 40 lines" * 2 + "\n") * on_terminal
+    assert checked.err == ("\rreading: 20 lines\rreading: 40 lines\n") * on_terminal
 
 
 def test_a_run_shows_nobody_how_long_its_table_is(

@@ -64,7 +64,7 @@ def test_survival_has_concordance_with_an_interval(site) -> None:
     site.write_profile(
         ('format = "csv"', 'format = "npz"'), (HELD_OUT[0], 'path = "records.npz"\nholdout = 0.5')
     )
-    task, arrays = without_schema(site, task="survival shape=2 intervals=3")
+    task, arrays = without_schema(site, task={"kind": "survival", "shape": "2", "intervals": 3})
     test = read_site_data(site.profile.data, task, "").test
     facts = asked(site)
     assert set(facts["measures"]) == {"concordance", "log-loss"}

@@ -42,7 +42,7 @@ def test_a_site_after_a_run_shows_every_series(tmp_path: Path) -> None:
     """Messages of a server, a real ledger, and what it says afterwards."""
     profile, terms = make_site(tmp_path), terms_of()
     site = SiteSeries(profile)
-    assert values(site)["budget_left_runs",] == 2
+    assert values(site)["budget_left_like_last_runs",] == 2
     for server_round in (1, 2):
         assert not ask(profile, terms, server_round).has_error()
     assert ask(profile, terms_of(rounds=5000)).has_error()
@@ -52,7 +52,7 @@ def test_a_site_after_a_run_shows_every_series(tmp_path: Path) -> None:
     expected = {
         ("budget_spent_epsilon",): EPSILON, ("budget_limit_epsilon",): 2 * EPSILON,
         ("budget_left_epsilon",): EPSILON, ("budget_spent_delta",): 1e-6,
-        ("budget_charged_runs",): 1, ("budget_left_runs",): 1,
+        ("budget_charged_runs",): 1, ("budget_left_like_last_runs",): 1,
         ("run_charged_epsilon", "run-1"): EPSILON, ("plan_paid_releases", "run-1"): 3,
         ("plan_left_releases", "run-1"): 1, ("run_releases", "run-1", "update", "sent"): 2,
         ("run_releases", "run-1", "update", "lost"): 0, ("ledger_intact_bool",): 1,

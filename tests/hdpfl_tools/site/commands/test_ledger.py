@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.errors import Declined
 from hdpfl_flower.ledger.account import ChargedPlan, Request
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.site_ledger import Reservation
 from hdpfl_tools.site.reports.formatting import ceil_digits, floor_digits
 from hdpfl_tools.site.reports.ledger_view import read_ledger
 from hdpfl_tools.site.reports.lifetime import budget_status, runs_that_fit

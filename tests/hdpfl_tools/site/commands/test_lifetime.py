@@ -101,13 +101,13 @@ def test_the_end_of_a_run_gives_back_what_did_not_leave(hospital) -> None:
 
 
 def test_a_run_whose_noise_falls_is_shown_and_pays_for_each_round_as_it_is(hospital) -> None:
-    hospital.write_terms(**STUDY, spend="late ratio=3")
+    hospital.write_terms(**STUDY, spend={"kind": "late", "ratio": 3})
     hospital("ledger", "--init")
     shown = " ".join(hospital("plan", "--terms", hospital.terms_path).out.split())
     assert "noise of round 1 3 times that of the last one" in shown
     assert study(hospital, 1, rounds=2) == [True, True]
     whole, terms = taken(hospital), hospital.terms.updated(run_id="study-1")
-    louder = terms.updated(spend="late ratio=6")
+    louder = terms.updated(spend={"kind": "late", "ratio": 6})
     assert not ask(hospital.profile_path, louder, 3).has_content(), "not what was approved"
     frozen = read_ledger(hospital.profile).account.plans["study-1"].read()
     text = hospital.whole_report()
@@ -118,7 +118,9 @@ def test_a_run_whose_noise_falls_is_shown_and_pays_for_each_round_as_it_is(hospi
     assert 0 < taken(hospital) < 0.3 * whole * 2 / 20
     hospital.write_profile(CAP, *STUDIES, ('approval = "standing"', 'approval = "each-run"'))
     study(hospital, 2)
-    assert "terms spend 'late ratio=3.0'" in " ".join(hospital("requests").out.split())
+    asked = " ".join(hospital("requests").out.split())
+    assert "spend.kind 'late'" in asked
+    assert "spend.ratio 3.0" in asked
 
 
 def test_any_run_stands_for_one_gaussian_release() -> None:

@@ -111,7 +111,7 @@ def test_a_ditto_model_without_noise_is_never_called_private(
     site, second: str, terms: dict[str, Any], kind: str
 ) -> None:
     """The tool's word, the comparison's, and that of a file with a prior beside it."""
-    site.write_terms(**{"second": second, **terms})
+    site.write_terms(**{"second": {"kind": second}, **terms})
     keep(site, (1, 2, 3), 4)
     path = kept_personal_path(site.profile.state.path, site.terms)
     path.write_bytes(save({"personal": np.array([5, 6, 7, 8], np.float32)}, TRAINING))

@@ -129,7 +129,9 @@ def without_schema(site, **terms: Any) -> Any:
 
 
 def test_a_run_without_a_schema_predicts_an_npz(site) -> None:
-    task, arrays = without_schema(site, task="classification shape=1,4,4 classes=3")
+    task, arrays = without_schema(
+        site, task={"kind": "classification", "shape": "1,4,4", "classes": 3}
+    )
     x = np.random.default_rng(1).normal(size=(4, 1, 4, 4)).astype(np.float32)
     path = site.folder / "new.npz"
     np.savez(path, x=np.insert(x, 2, np.nan, axis=0))

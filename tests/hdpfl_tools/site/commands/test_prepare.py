@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from client_app.site import inbox
 from hdpfl_flower import wire
+from hdpfl_flower.ledger.checked_table import read_facts
+from hdpfl_tools.site import open_requests
 from hdpfl_tools.site.approval import preparation
 from hdpfl_tools.site.reports.ledger_view import read_ledger
 from tests.client_app.messages import ask
@@ -48,7 +49,7 @@ def test_an_approval_shows_the_records_prepares_them_and_binds_the_run(waiting: 
     (path,) = files_of(waiting)
     assert kinds(waiting) == ["cap", "approved", "records"]
     entry = read_ledger(waiting.profile).entries[-1]
-    export = preparation.digest_of(waiting.profile_path.parent / "records.csv")
+    export = read_facts(waiting.ledger_path).table  # type: ignore[union-attr]
     assert entry.body == {"run_id": run, "records": path.stem, "export": export}
     assert ask(waiting.profile_path, waiting.terms).has_content()
 
@@ -76,7 +77,7 @@ def test_a_broken_export_cannot_be_approved(waiting: SiteFolder) -> None:
     (waiting.profile_path.parent / "records.csv").write_text("a,PATIENT-123\n1,no\n")
     assert "column" in waiting("approve", waiting.terms.run_id, answer="y\n").error()
     assert kinds(waiting) == ["cap"]
-    assert len(inbox.read_requests(waiting.ledger_path)) == 1
+    assert len(open_requests.read_requests(waiting.ledger_path)) == 1
 
 
 def test_a_dry_run_writes_nothing(waiting: SiteFolder) -> None:

@@ -9,8 +9,8 @@ import re
 import pytest
 
 from hdpfl_flower.config.profile import Disclosure
-from hdpfl_flower.ledger.account import Approval, ChargedPlan
-from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.account import ChargedPlan
+from hdpfl_flower.ledger.ledger import Approval, Ledger
 from hdpfl_tools.site.reports.attack import FALSE_POSITIVES, attack_rates
 from hdpfl_tools.site.reports.rendering import as_html, as_text, factor, hundredths
 from tests.hdpfl_tools.site.commands.conftest import SiteFolder, page_text
@@ -146,6 +146,15 @@ def test_no_privacy_is_an_alarm_in_place_of_the_promise(site, changes) -> None:
     assert report["simulation"] == (changes is SIMULATION)
     assert report["no-privacy"] == (changes is INFINITE)
     assert (report["spent"]["epsilon"] == "inf") == (changes is INFINITE)
+
+
+def test_a_column_that_the_site_lacks_is_on_the_page(opened) -> None:
+    assert facts(opened)["promise"]["absent"] == []
+    opened.write_profile(("[ledger]", "[data.columns.dose]\nabsent = true\n[ledger]"))
+    assert facts(opened)["promise"]["absent"] == ["dose"]
+    page = page_text(opened("report", "--html").out)
+    assert "Which data does this site lack?" in page and "1 column of the run's" in page
+    assert "filled with its constant in every record: dose." in page
 
 
 @pytest.mark.parametrize("reply_after", [None, 0, 45])

@@ -46,7 +46,7 @@ def plan_for_one(site, run_id: str) -> tuple[str, dict]:
 
 def with_choices(site, run_id: str) -> tuple[str, dict]:
     """Return the entry that charges ``run_id`` for ten rounds and one private choice."""
-    terms = site.terms.updated(rounds=10, choice="gaussian times=1", local_steps=1)
+    terms = site.terms.updated(rounds=10, choice={"kind": "gaussian", "times": 1}, local_steps=1)
     return plan(site, run_id, terms)
 
 
@@ -54,7 +54,7 @@ def choices(run_id: str, count: int) -> list[tuple[str, dict]]:
     return [reserved(run_id, number, kind="choice") for number in range(1, count + 1)]
 
 
-PRIVATE = json.dumps({"second": "private pull=0.1 opted-out=same"})
+PRIVATE = json.dumps({"second.kind": "private", "second.pull": 0.1})
 """Terms under which a round trains a personal model with noise beside the update's."""
 
 
@@ -147,7 +147,7 @@ def test_a_plan_pays_for_choices_and_a_personal_model(opened) -> None:
     assert status_of(opened)["paid-for"] == "holds"
     opened.write_profile(("epsilon = 4.0", "epsilon = 6.0"))
     assert opened("ledger", "--raise-cap", "--yes").code == 0
-    two = make_plan(opened.profile, opened.terms.updated(second="private"))
+    two = make_plan(opened.profile, opened.terms.updated(second={"kind": "private"}))
     append(opened, plan(opened, "run-2", terms=PRIVATE, plan=two.to_json()))
     assert status_of(opened) == dict.fromkeys(["chain", "anchor", *RULES], "holds") | {
         "noise": "not checked",

@@ -19,9 +19,9 @@ KEYS = {
     "released tuned-runs composition order full site made exact-releases decisions "
     "declared-records withdrawn",
     "ledger": "path entries digest from to anchor cap-raised-on",
-    "promise": "unit relation adversary private-epsilon row",
+    "promise": "unit relation adversary private-epsilon row absent",
     "runs": "run-id charged strategy rounds epsilon delta plan unit updates metrics-released "
-    "closed share coordinator purpose",
+    "closed share coordinator purpose noise-promise",
     "sums": "unit relation runs epsilon delta with-all-records attacker-finds",
     "trusted-server": "runs epsilon",
     "releases": "run-id round kind status at payload",

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from hdpfl_flower.ledger.account import ChargedPlan, Request
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.site_ledger import Reservation
 from hdpfl_flower.privacy.accounting import Steps
 from hdpfl_flower.privacy.plan import Plan, make_plan
 from hdpfl_tools.site.ledger_checks.recompute import _ORDERS

@@ -7,10 +7,11 @@ import json
 import pytest
 
 from hdpfl_flower.ledger.account import ChargedPlan, Request
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.site_ledger import Reservation
 from hdpfl_flower.privacy.plan import make_plan
-from hdpfl_flower.privacy.policy import CLIPPED_UPDATE
 from hdpfl_flower.privacy.unit import OF_FOLDER
+from hdpfl_flower.releases.rounds import ClippedUpdate
 from hdpfl_tools.site.reports.formatting import ceil_digits
 from hdpfl_tools.site.reports.units import BY_SERVER, RECORD, SEVERAL, WHOLE_SITE, of_id
 
@@ -70,7 +71,11 @@ def test_a_run_with_an_id_protects_it(opened, alone: bool) -> None:
 
 
 def test_images_of_one_folder_are_one_unit(opened) -> None:
-    charge(opened, "run-1", task="classification shape=1,8,8 classes=2 id=folder")
+    charge(
+        opened,
+        "run-1",
+        task={"kind": "classification", "shape": "1,8,8", "classes": 2, "id": "folder"},
+    )
     assert facts(opened, "--ledger", opened.ledger_path)["promise"]["unit"] == OF_FOLDER
 
 
@@ -92,7 +97,7 @@ def test_a_mixed_ledger_has_a_sum_for_each_unit_and_none_over_them(opened) -> No
     charge(opened, "records-2")
     charge(opened, "whole", noise="client")
     charge(opened, "ids", schema='id = "who"\n' + opened.schema)
-    release(opened, Request("server", 1, CLIPPED_UPDATE, "digest", 3.5), None)
+    release(opened, Request("server", 1, ClippedUpdate.release, "digest", 3.5), None)
     text, report = opened.whole_report(), facts(opened)
     assert report["promise"]["unit"] == SEVERAL
     units = {RECORD: ["records-1", "records-2"], WHOLE_SITE: ["whole"], of_id("who"): ["ids"]}
@@ -128,7 +133,7 @@ def test_a_plan_with_less_noise_than_its_multiplier_is_no_plan(opened, sensitivi
 
 
 def test_a_server_that_was_told_an_infinite_epsilon_promises_nothing(opened) -> None:
-    release(opened, Request("open", 1, CLIPPED_UPDATE, "digest", float("inf")), None)
+    release(opened, Request("open", 1, ClippedUpdate.release, "digest", float("inf")), None)
     assert facts(opened)["trusted-server"] == {"runs": [], "epsilon": None}
     assert "NO PRIVACY in the runs of a trusted server" in opened.whole_report()
 

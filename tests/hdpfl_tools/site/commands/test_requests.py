@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from client_app.site import inbox
 from client_app.site.app_digest import app_digest
 from hdpfl_flower import wire
+from hdpfl_flower.config.tables_of_terms import TABLES
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.ledger.account import APPROVED, REFUSED
 from hdpfl_flower.privacy.policy import FREE_TERMS
+from hdpfl_tools.site import open_requests
 from hdpfl_tools.site.commands import requests as listing
 from hdpfl_tools.site.commands.texts.render import WIDTH
 from hdpfl_tools.site.reports.ledger_view import read_ledger
@@ -36,8 +37,8 @@ class Asked:
     site: SiteFolder
 
     @property
-    def waiting(self) -> list[inbox.RunRequest]:
-        return inbox.read_requests(self.site.ledger_path)
+    def waiting(self) -> list[open_requests.RunRequest]:
+        return open_requests.read_requests(self.site.ledger_path)
 
     @property
     def digest(self) -> str:
@@ -59,7 +60,7 @@ class Asked:
 
 
 def shown_of(asked: Asked, terms: RunTerms) -> list[str]:
-    request = inbox.RunRequest(1, terms, "app", "2026", "2026")
+    request = open_requests.RunRequest(1, terms, "app", "2026", "2026")
     return listing.request_text(asked.site.profile, request).splitlines()
 
 
@@ -234,7 +235,9 @@ def test_every_term_of_a_digest_is_shown_in_full(
     changed = RunTerms.parse({**terms.as_config(), key: other_value(key, value)})
     nearly = "\n".join(shown_of(asked, terms)), "\n".join(shown_of(asked, changed))
     assert nearly[0] != nearly[1]
-    key = "after.prior.share" if key == "after" else key
+    key = {"after": "after.prior.share", "first": "first.moments.share"}.get(
+        key, f"{key}.kind" if key in TABLES else key
+    )
     shown = changed.as_config()[key]
     assert (f"'{shown}'" if isinstance(shown, str) else str(shown)) in nearly[1]
     assert f"{key.replace('-', ' ')}" in nearly[1].replace("-", " ").replace(

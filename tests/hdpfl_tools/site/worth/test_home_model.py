@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from hdpfl_flower.data.array_targets import survival_targets
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.evaluation import measures
-from hdpfl_flower.models.task import Records, Task, survival_targets
+from hdpfl_flower.models.task import Records, Task
 from hdpfl_tools.site.worth import home_model
 from hdpfl_tools.site.worth.candidates import CONSTANT, HOME
 from hdpfl_tools.site.worth.constant import constant_outputs

@@ -1,0 +1,1 @@
+"""Flower app whose clients have privacy of their own."""

@@ -1,0 +1,1 @@
+"""Sources of a site's table, as columns of texts."""

@@ -1,0 +1,1 @@
+"""Scales of a charged first message, on small tables with wide bounds."""

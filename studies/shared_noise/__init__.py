@@ -1,0 +1,1 @@
+"""Shared noise against noise of each site alone, and against pooled records."""

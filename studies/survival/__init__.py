@@ -1,0 +1,1 @@
+"""Survival curves of a charged first message, beside the exact ones."""
