@@ -129,14 +129,17 @@ def terms_page() -> str:
 
     intro = (
         "# Run config\n\n"
-        "Every key of a run, in three groups. Messages to sites carry the *terms* alone. Flower "
-        "itself hands the run config that `flwr run` received to every node, so nothing private "
-        'belongs in any key. Give keys with `flwr run . --run-config "rounds=30 '
+        "This page lists every key of a run, in three groups. Messages to sites hold only the keys "
+        "of the group *terms*. But Flower itself hands the whole run config that `flwr run` "
+        "received to every node, so do not write anything private into any key. Give the keys "
+        'with `flwr run . --run-config "rounds=30 '
         "strategy='fedavg'\"`, as a TOML file (`--run-config run.toml`), or to `hdpfl compare` "
-        "with `--set KEY=VALUE` or `--terms run.toml`. Unknown keys and wrong types are refused "
-        "by name. A site's own ε, δ, batch size and data are in its [profile](profile.md): no key "
-        "makes a run cost a site more than its profile allows. `resume-from` resumes a run "
-        "([resume](../how-to/resume.md)) and belongs to no group.\n\n"
+        "with `--set KEY=VALUE` or `--terms run.toml`. A run with an unknown key or a value of a "
+        "wrong type is refused, and the message names the key. A site's own ε, δ, batch size and "
+        "data are in its [profile](profile.md). No key of this page can make a run cost a site "
+        "more privacy than its profile allows. `resume-from` resumes a run "
+        "([resume](../how-to/resume.md)) and belongs to no group. The "
+        "[glossary](../concepts/glossary.md) explains the words.\n\n"
     )
     parts = [f"## {TITLES[name]}\n\n{section(group)}" for name, group in GROUPS.items()]
     settings = [
@@ -145,18 +148,21 @@ def terms_page() -> str:
         for key, *row in keys(owner.settings_type)
     ]
     settings_intro = (
-        "## Settings of strategies\n\nOf the strategy that runs, or of a part of it "
-        "(`robust-hdp+pfa`). In a TOML file `estimator` in the table `[robust-hdp]`.\n\n"
+        "## Settings of strategies\n\nA setting belongs to the strategy that runs, or to a part of "
+        "it (as in `robust-hdp+pfa`). In a TOML file a setting is a line of the strategy's table: "
+        "`estimator` in the table `[robust-hdp]` for `robust-hdp.estimator`.\n\n"
     )
     of_kinds = (
-        "## Tables of the terms\n\nA `kind` and its settings: `[work]` with lines such as "
-        '`kind = "alternate"` and `own-steps = 2` in a TOML file, `work.kind="alternate" '
-        "work.own-steps=2` on a command line. `auto` leaves a key to its kind or strategy.\n"
+        "## Tables of the terms\n\nEach table has a `kind`, and the settings of that kind. In a "
+        'TOML file write `[work]` with lines such as `kind = "alternate"` and `own-steps = 2`; on '
+        'a command line write `work.kind="alternate" work.own-steps=2`. With `auto` the kind or '
+        "the strategy decides the value.\n"
     )
     after = (
-        "## Kinds of release\n\nBefore round 1, beside the updates, and after the last round: a "
-        "table a kind, such as `[after.tuning]` with `steps = 40`, or `after.tuning.steps=40` on "
-        "a command line. The first setting asks for the kind.\n\n"
+        "## Kinds of release\n\nThese are releases before round 1, together with the updates, or "
+        "after the last round. Each kind has a table of its own: in a TOML file `[after.tuning]` "
+        "with `steps = 40`, on a command line `after.tuning.steps=40`. The first setting of a "
+        "kind in this table asks for the kind.\n\n"
     )
     head = ("key", "type", "default", "meaning")
 
@@ -181,10 +187,11 @@ def profile_page() -> str:
 
     intro = (
         "# Profile of a site\n\n"
-        "A TOML file on the site's own disk, readable by its owner alone (`chmod 600`). It never "
-        "crosses the network, and no error shows a value. An example: [write the "
+        "The profile is a TOML file on the site's own disk. Only its owner may be able to read it "
+        "(`chmod 600`). It is never sent over the network, and no error message shows a value of "
+        "it. There is an example under [write the "
         "profile](../how-to/site.md#1-join-or-write-the-profile). Relative paths start at the "
-        "profile's folder. A key without a default must be given. A deployed site without "
+        "folder of the profile. A key without a default must be given. A deployed site without "
         "`[data]` and `[ledger]` sends nothing.\n\n"
     )
     top, parts = [], []
@@ -225,11 +232,11 @@ def schema_page() -> str:
     }
     intro = (
         "# Schema of a table\n\n"
-        "A schema is part of a run's terms (`schema`): TOML text, the name of a built-in one, or "
-        "the path of a file whose text the terms then carry "
-        "([write one](../how-to/schema.md)). Bounds, fills and categories are constants in it, "
-        "never statistics of a site's records. "
-        "Cells that cannot be read count as missing; a record whose label is unknown contributes "
+        "A schema is part of a run's terms (the key `schema`). The key holds TOML text, the name "
+        "of a built-in schema, or the path of a file; then the terms hold the text of the file "
+        "([write a schema](../how-to/schema.md)). Bounds, values for missing cells and categories "
+        "are constants of the schema. They are never statistics of a site's records. "
+        "A cell that cannot be read counts as missing. A record whose label is unknown contributes "
         "zero.\n"
     )
     body = "".join(f"\n## {title}\n\n{section(model)}" for title, model in parts.items())
@@ -263,8 +270,9 @@ def metrics_page() -> str:
     from hdpfl_flower.monitoring.series import series_at
 
     parts = [
-        "# Metrics\n\nEvery series of the two exporters. [Monitor](../how-to/monitor.md) sets "
-        "them up. No ε, δ, batch size or number of records is in the coordinator's.\n"
+        "# Metrics\n\nThis page lists every series of the two Prometheus exporters. "
+        "[Monitor](../how-to/monitor.md) explains how to set them up. The coordinator's series "
+        "contain no ε, δ, batch size or number of records of a site.\n"
     ]
     for place, title in (("coordinator", "The coordinator's series"), ("site", "A site's series")):
         rows = [
@@ -294,8 +302,10 @@ def wire_page() -> str:
         ),
     ]
     return (
-        "# Wire\n\nEvery key that crosses the network; `hdpfl_flower/wire.py` encodes and decodes "
-        "them and nothing else. Who sees what: [threat model](../concepts/threat-model.md).\n\n"
+        "# Wire\n\nThis page lists every key that is sent over the network. "
+        "`hdpfl_flower/wire.py` encodes and decodes the keys at a site, and "
+        "`hdpfl_flower/server_wire.py` at the server. The [threat model](../concepts/"
+        "threat-model.md#what-is-visible) states who sees what.\n\n"
         f"```\n{drawing[0]}\n```\n\n" + table(("what", "keys"), rows)
     )
 
@@ -336,29 +346,31 @@ def combinations_page() -> str:
     }
     few = len(offers) // 2
     return (
-        "# Combinations\n\nA strategy's name may be followed by parts: the weights, then at most "
-        "one part around them, then at most one server step, such as "
-        "`robust-hdp+pfa+momentum`. Each part has the settings of its own table.\n\n"
+        "# Combinations\n\nThe name of a strategy may have up to three parts, with `+` between "
+        "them: first the weights, then at most one part that acts around the weights, then at most "
+        "one server step. An example is `robust-hdp+pfa+momentum`. Each part has its settings in a "
+        "table of its own.\n\n"
         + table(("part", "module", "what it is"), parts)
-        + "\n## Needs\n\nParts, steps, guards and keys need properties of a strategy; one that "
-        "lacks one is refused before a run, by name.\n\n"
+        + "\n## Needs\n\nParts, server steps, guards and keys need certain properties of a "
+        "strategy. If a strategy lacks such a property, the run is refused before it starts, and "
+        "the message names both.\n\n"
         + table(
-            ("option", "needs", "where it is missing"),
+            ("option", "property that it needs", "what to do if the strategy lacks it"),
             [
                 (", ".join(options), PROPERTIES[name].needed, remedy)
                 for (name, remedy), options in by_need.items()
             ],
         )
-        + "\n## Properties\n\nThe strategies that lack a property without further keys; parts hand "
-        "on those of the weights.\n\n"
+        + "\n## Properties\n\nThe table lists the strategies that lack a property with the default "
+        "values of their keys. A part has the properties of the weights before it.\n\n"
         + table(
-            ("property", "lacking"),
+            ("property", "strategies that lack it"),
             [
                 (
                     PROPERTIES[name].needed,
-                    ("all but " + listed(set(offers) - set(names)))
+                    ("all except " + listed(set(offers) - set(names)))
                     if len(names) > few
-                    else listed(names) or "with some keys alone",
+                    else listed(names) or "none; with some keys a strategy can lack it",
                 )
                 for name, names in lacking.items()
             ],
@@ -378,8 +390,8 @@ def bugs_page() -> str:
     intro = (
         "# Bugs put back\n\n`make mutants` puts each of these "
         f"{len(MUTANTS)} bugs into the code, one at a time, and requires that a test fails. They "
-        "are bugs of the privacy kernel: consent, replies, the wire, ledgers, accounting, noise, "
-        "DP-SGD, audits.\n"
+        "are bugs of the code that protects privacy: consent, replies, messages, ledgers, "
+        "accounting, noise, DP-SGD, audits.\n"
     )
     parts = [intro]
     for title, mutants in TABLE.items():
@@ -425,9 +437,9 @@ def api_page() -> str:
     from docstrings import described
 
     parts = [
-        "# Python API\n\n`from hdpfl_flower import NAME` imports one of these names, and nothing "
-        "else; `hdpfl_flower.__version__` is the version. All other names are private: they may "
-        "change. [Use it as a library](../how-to/library.md) has examples.\n"
+        "# Python API\n\n`from hdpfl_flower import NAME` imports one of the names on this page, "
+        "and no other name; `hdpfl_flower.__version__` is the version. All other names are private "
+        "and may change. [Use it as a library](../how-to/library.md) has examples.\n"
     ]
     for heading, names in API.items():
         parts.append(f"\n## {heading}\n")
@@ -437,8 +449,9 @@ def api_page() -> str:
             module = getattr(public, "__module__", public.__name__)
             parts.append("\n" + described(module + inner, name))
     parts.append(
-        "\n## Run and extend\n\nThese two need all packages of hdpfl-flower: start Python in a "
-        "folder without a `client_app.py`, `server_app.py` or `strategies.py` of your own.\n"
+        "\n## Run and extend\n\nThese two names need all packages of hdpfl-flower. Start Python in "
+        "a folder that has no `client_app.py`, `server_app.py` or `strategies.py` of your own, "
+        "because such a file would hide the package with the same name.\n"
     )
     for name, package in BESIDE.items():
         parts.append(f"\n`from {package} import {name}`\n")
@@ -460,14 +473,16 @@ def site_code_page() -> str:
     files = site_files(sources)
     whole = sum(len(source.splitlines()) for source in sources.values())
     parts = [
-        "# Read what runs at your site\n\nThis page is for a security officer. These files, and no "
-        "others of the app, can run at a site that answers a message. They are found by the "
-        "imports of the source, those in functions, too. The order is that of a message; the "
-        "sentence under each title says what its files promise, so that a reviewer knows what to "
-        "look for.\n\n`hdpfl-site approve APP.fab --to DIR` prints the number of lines for the app "
-        "that you are asked to approve, and `hdpfl-site approve APP.fab --read` opens them in this "
-        "order. Files that the coordinator added stand with the training.\n\n"
-        f"{sum(file.lines for file in files):,} of {whole:,} lines, in {len(files)} files.\n"
+        "# Read what runs at your site\n\nThis page is for a security officer. Only these files of "
+        "the app can run at a site that answers a message. The list follows the imports in the "
+        "source, including imports inside functions. The files are in the order in which a message "
+        "reaches them. The sentences under each title say what its files promise, so that a "
+        "reviewer knows what to look for.\n\n`hdpfl-site approve APP.fab --to DIR` prints the "
+        "number of lines for the app that you are asked to approve, and `hdpfl-site approve "
+        "APP.fab --read` opens the files in this order. Files that the coordinator added are "
+        "listed with the training.\n\n"
+        f"The list has {sum(file.lines for file in files):,} of {whole:,} lines of the app, in "
+        f"{len(files)} files.\n"
     ]
     for number, stage in enumerate(STAGES):
         rows = [

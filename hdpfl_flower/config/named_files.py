@@ -7,6 +7,7 @@ name a file at a site. Only readers of a user's own run config call this; ``RunT
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -60,13 +61,38 @@ def with_files(
             )
         return path
 
-    if is_path(config.get("schema")):
-        config["schema"] = read_schema(place("schema"))
+    for key in named_paths(config):
+        config[key] = read_schema(place(key)) if key == "schema" else add_weights(place(key))
+    return config
+
+
+def named_paths(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the paths that a run config with dotted keys names: key → path.
+
+    >>> named_paths({"schema": "a.toml", "start": "sha256:12", "backbone.weights": "w.safetensors"})
+    {'schema': 'a.toml', 'backbone.weights': 'w.safetensors'}
+    """
+    paths = {"schema": config["schema"]} if is_path(config.get("schema")) else {}
     for key in ("start", "backbone.weights"):
         given = config.get(key, "")
         if isinstance(given, str) and given not in ("", OPEN) and not given.startswith("sha256:"):
-            config[key] = add_weights(place(key))
-    return config
+            paths[key] = given
+    return paths
+
+
+def as_one_file(path: Path) -> str:
+    """Return the text of the run config at ``path``, with what its files hold for their paths.
+
+    It means the same in every folder, also in that of a ServerApp and of an invited site.
+
+    Raises:
+        TermsError: as above.
+        DataError: as above.
+        OSError: it cannot be read.
+        ValueError: it is no TOML.
+    """
+    config = with_files(tomllib.loads(path.read_text("utf-8-sig")), path.absolute().parent)
+    return "".join(f"{key} = {as_toml(value)}\n" for key, value in config.items())
 
 
 def read_schema(path: Path) -> str:

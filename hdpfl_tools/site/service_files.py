@@ -17,6 +17,8 @@ from pathlib import Path
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.errors import DeploymentError
 
+PORT = 9094
+"""Port of Flower's own default, at which a node offers its tasks."""
 _PLAIN = re.compile(r"[\w/.,:=@+\[\] -]+")
 
 
@@ -29,12 +31,14 @@ class Services:
         address: HOST:PORT of the coordinator.
         home: absolute folder of keys, certificate and profile.
         profile: absolute path of the profile.
+        port: of 127.0.0.1, at which the units of node and tasks talk.
     """
 
     site: str
     address: str
     home: Path
     profile: Path
+    port: int = PORT
 
     def units(self) -> dict[str, str]:
         """Return units of systemd for the user's own manager: file name → text.
@@ -90,8 +94,8 @@ class Services:
             finalize=plain_word,
         )
         return environment.get_template(f"{template}.j2").render(
-            site=self.site, address=self.address, home=str(self.home), profile=str(self.profile),
-            approved=str(self.home / "approved"), **facts)  # fmt: skip
+            site=self.site, address=self.address, port=self.port, home=str(self.home),
+            profile=str(self.profile), approved=str(self.home / "approved"), **facts)  # fmt: skip
 
 
 def plain_word(value: object) -> str:

@@ -6,16 +6,20 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from hdpfl_flower.config.named_files import as_one_file, named_paths
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.tables_of_terms import flattened
 from hdpfl_flower.config.validation import hint
 from hdpfl_flower.data.stated_task import is_own
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.releases.feasibility import rules_of
+from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.system.own_traceback import search_here, show_own, shown_to_its_author
+from hdpfl_flower.system.paths import expanded
 from hdpfl_flower.system.printable import printable
 from hdpfl_tools.coordinator.progress import show_json, show_line, waiting
 
@@ -34,6 +38,12 @@ def check(
         list[str],
         typer.Option("--set", help="KEY=VALUE of the run that a strategy is checked for."),
     ] = [],  # noqa: B006
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--to", "--out", help="Write the run config as one file, with its schema, for flwr run."
+        ),
+    ] = None,
     app: Annotated[Path, typer.Option(help="The app's folder, as for flwr run.")] = Path(),
     as_json: Annotated[
         bool, typer.Option("--json", help="Print check and fault as JSON; no fault: it passed.")
@@ -49,9 +59,15 @@ def check(
         if set_:
             raise TermsError("--set: it is for a strategy; write the key into the run config")
         _check_run(Path(what), app)
+        if to is not None:
+            replace_file(to, as_one_file(Path(what)).encode(), mode=0o644)
         if not as_json:
             show_line(f"ok      {what}")
+            for line in _paths_in(Path(what)) if to is None else ():
+                show_line(line)
     else:
+        if to is not None:
+            raise TermsError("--to: it is for a run config; a strategy has no file to write")
         faults = _faults_of(what, _keys_of(what, set_), quiet=as_json)
     if as_json:
         show_json(faults)
@@ -64,7 +80,7 @@ def _check_run(path: Path, app: Path) -> None:
     sys.path.append(str(app.absolute()))  # a project's own strategy and model
     config = RunConfig.load(path, apart=(RESUME_FROM,))
     declared = _declared(app)
-    for key in flatten(config.settings):
+    for key, _ in flattened(config.settings):
         if declared and key not in declared:
             remedy = f"; declare it, with its default, under [tool.flwr.app.config] in {app}"
             raise TermsError(
@@ -82,11 +98,22 @@ def _check_run(path: Path, app: Path) -> None:
         ready_kernel(config)
 
 
+def _paths_in(path: Path) -> Iterator[str]:
+    """Yield a note for each file whose path ``flwr run`` would read from another folder."""
+    given = dict(flattened(tomllib.loads(path.read_text("utf-8-sig"))))
+    for key, named in named_paths(given).items():
+        if not expanded(named).is_absolute():
+            yield (
+                f"note    '{key}' is a path from this file's folder, in which flwr run does not "
+                f"read it; the whole in one file: hdpfl check {path} --to SENT.toml"
+            )
+
+
 def _declared(app: Path) -> set[str]:
     """Return the keys that ``flwr run`` of ``app`` lets a user set; none where no app is."""
     try:
         content = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8-sig"))
-        return set(flatten(content["tool"]["flwr"]["app"]["config"]))
+        return set(dict(flattened(content["tool"]["flwr"]["app"]["config"])))
     except (OSError, ValueError, LookupError):
         return set()
 
@@ -125,16 +152,3 @@ def _missing(keys: Mapping[str, object]) -> Iterator[str]:
         without = [option for option, needs in options() if name in needs]
         if not getattr(offers, name):
             yield f"without {', '.join(without)}: needs {words.needed}"
-
-
-def flatten(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield run config keys as Flower names them, with dotted tables.
-
-    >>> list(flatten({"rounds": 3, "r-dpcfl": {"clusters": 2}}))
-    ['rounds', 'r-dpcfl.clusters']
-    """
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from (f"{key}.{name}" for name in flatten(value))
-        else:
-            yield key

@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from hdpfl_flower.config.named_files import with_files
+from hdpfl_flower.config.named_files import as_one_file
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.config.toml_text import as_toml
 from hdpfl_flower.errors import DeploymentError
 from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.system.fingerprints import spoken
@@ -48,11 +47,11 @@ def invite(
             f"--address: the server's certificate does not name '{host}'; call it by a name that "
             f"it has, or add one: hdpfl certs {certs} --host {host} --renew"
         )
-    read = with_files(tomllib.loads(terms.read_text("utf-8-sig")), terms.absolute().parent)
+    text = as_one_file(terms)
     files = {
         CA: _read(certs / "ca.crt"),
         APP: _read(app),
-        TERMS: "".join(f"{key} = {as_toml(value)}\n" for key, value in read.items()).encode(),
+        TERMS: text.encode(),
         **{f"{MORE}{path.name}": _read(path) for path in with_},
     }
     asked = config.terms.coordinator, config.terms.purpose
@@ -64,6 +63,7 @@ def invite(
     replace_file(path, content, mode=0o644)
     typer.echo(f"{path}: send it to {site}, which calls: hdpfl-site join {shlex.quote(path.name)}")
     typer.echo(f"to read out on the telephone: {spoken(invitation.fingerprint)}")
+    read = tomllib.loads(text)
     for key in ("start", "backbone.weights"):
         if str(read.get(key, "")).startswith("sha256:"):
             typer.echo(f"send beside it the file of weights that '{key}' names")

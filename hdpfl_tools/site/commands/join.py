@@ -25,7 +25,7 @@ from hdpfl_tools.shell.site_keys import make_site_keys, node_fingerprint
 from hdpfl_tools.site.commands.health import health
 from hdpfl_tools.site.commands.plan import plan
 from hdpfl_tools.site.commands.profile import new
-from hdpfl_tools.site.service_files import Services, plain_word
+from hdpfl_tools.site.service_files import PORT, Services, plain_word
 
 KEY, PUBLIC = "node.key", "node.key.pub"
 PROFILE, SECRET = "profile.toml", "superexec.secret"
@@ -59,6 +59,15 @@ def join(  # noqa: PLR0913, PLR0917 - options of a command line
     start: Annotated[
         Start, typer.Option(help="Write units of systemd for this user, or a Compose file.")
     ] = Start.SYSTEMD,
+    port: Annotated[
+        int,
+        typer.Option(
+            help="Of this machine, at which the units of node and tasks talk; two sites of one "
+            "machine need two.",
+            min=1024,
+            max=65535,
+        ),
+    ] = PORT,
     offline: Annotated[
         bool, typer.Option("--offline", help="Do not ask the coordinator for its health.")
     ] = False,
@@ -90,7 +99,7 @@ def join(  # noqa: PLR0913, PLR0917 - options of a command line
         if name.startswith(MORE):
             typer.echo(f"came along: {home / name}")
     typer.echo("next:")
-    for number, step in enumerate(_next_steps(asked, home, start), start=1):
+    for number, step in enumerate(_next_steps(asked, home, start, port), start=1):
         typer.echo(f"{number}. {step}")
 
 
@@ -167,14 +176,14 @@ def _test_connection(address: str, ca: Path) -> None:
         typer.echo(f"warning: {fault}; then: hdpfl-site health {address} --root-certificates {ca}")
 
 
-def _next_steps(asked: Invitation, home: Path, start: Start) -> list[str]:
+def _next_steps(asked: Invitation, home: Path, start: Start, port: int) -> list[str]:
     """Write how node and tasks start; return the steps to the first message."""
     profile = home / PROFILE
     if not profile.exists():
         return [f"hdpfl-site join … --folder {_words(home)} --data EXPORT: starts the profile"]
     at = f"--profile {_words(profile)}"
     digest = hashlib.sha256(asked.files[APP]).hexdigest()
-    services = Services(asked.site, asked.address, home.absolute(), profile.absolute())
+    services = Services(asked.site, asked.address, home.absolute(), profile.absolute(), port)
     steps = [
         f"read {_words(profile)}, and correct it; then: hdpfl-site ledger --init {at}",
         f"hdpfl-site profile check --terms {_words(home / TERMS)} {at}",

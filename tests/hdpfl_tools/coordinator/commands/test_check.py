@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError
 from hdpfl_tools.coordinator.commands import app
+from tests.hdpfl_tools.site.commands.conftest import SCHEMA
 
 ROOT = Path(__file__).parents[4]
 GOOD = 'strategy = "fedavg"\nrounds = 2\n'
@@ -55,3 +57,20 @@ def test_what_would_be_refused_is_named(run: Path, text: str, words: str) -> Non
     found = said(run, text, "--app", ROOT)
     assert found.startswith("error: ")
     assert words in found
+
+
+def test_a_run_config_is_written_as_one_file_for_flwr_run(run: Path, tmp_path: Path) -> None:
+    """Its terms are the same wherever it lies; without it, a note names the path."""
+    (tmp_path / "s.toml").write_text(SCHEMA)
+    text = 'schema = "s.toml"\ndataset = "site"\n[after.scores]\nshare = 0.2\n'
+    assert "'schema' is a path from this file's folder" in said(run, text, "--app", ROOT)
+    sent = tmp_path / "other" / "sent.toml"
+    sent.parent.mkdir()
+    assert "note" not in said(run, text, "--app", ROOT, "--to", sent)
+    assert RunConfig.load(sent).terms == RunConfig.load(run).terms
+    assert "note" not in said(sent, sent.read_text(), "--app", ROOT)
+
+
+def test_a_strategy_is_no_file_to_write(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["check", "fedavg", "--to", str(tmp_path / "a.toml")])
+    assert "--to: it is for a run config" in str(result.exception)

@@ -1,4 +1,4 @@
-"""From an invitation to a site that waits, and on to its first report."""
+"""From an invitation to a site that waits for its first run; on to a report: ``tests/e2e``."""
 
 from __future__ import annotations
 
@@ -20,12 +20,9 @@ from hdpfl_flower.errors import DeploymentError, HDPFLError
 from hdpfl_flower.system.files import replace_file
 from hdpfl_tools.coordinator.commands import app as coordinator
 from hdpfl_tools.shell import invitation as bundle
-from hdpfl_tools.simulation.in_process.profile_grid import ProfileGrid
 from hdpfl_tools.site.commands import app as site
 from hdpfl_tools.site.commands import join as joining
-from server_app.run.rounds import run
-from tests.hdpfl_tools.invited import FAB, INVITE, RUN, call, fingerprint, resigned
-from tests.hdpfl_tools.site.commands.conftest import SCHEMA
+from tests.hdpfl_tools.invited import FAB, INVITE, call, fingerprint, resigned
 
 
 def test_a_hospital_joins_from_one_file(invited: Path) -> None:
@@ -180,50 +177,3 @@ def test_a_file_of_ones_own_is_never_replaced(invited: Path) -> None:
     Path("hospital-a/run.toml").write_text("rounds = 1\n")
     with pytest.raises(HDPFLError, match=r"run\.toml exists already and has another content"):
         call(site, "join", invited, "--fingerprint", fingerprint(invited), "--offline")
-
-
-@pytest.mark.slow
-def test_an_invited_hospital_goes_from_its_invitation_to_a_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two hospitals, each from one file and an export, through a run that they approve."""
-    monkeypatch.chdir(tmp_path)
-    call(coordinator, "certs", "certs", "--host", "localhost")
-    Path("app.fab").write_bytes(FAB)
-    Path("schema.toml").write_text(SCHEMA)
-    Path("run.toml").write_text(
-        f'run-id = "invited-1"\nevaluation = "none"\nmin-sites = 2\njoin-timeout = 0.5\n'
-        f'runs-dir = "{tmp_path}"\n{RUN.partition("[after")[0]}'
-    )
-    profiles = {}
-    for seed, name in enumerate(("hospital-a", "hospital-b")):
-        words = ("--address", "localhost:8000", "--app", "app.fab", "--terms", "run.toml")
-        call(coordinator, "invite", name, *words)
-        rows = "".join(f"{(i + seed) % 2},{i % 10},x\n" for i in range(80))
-        Path(f"{name}.csv").write_text(f"y,a,c\n{rows}")
-        invited = Path(f"{name}.invitation")
-        call(site, "join", invited, "--fingerprint", fingerprint(invited), "--offline", "--data",
-             f"{name}.csv", "--records", 60, "--epsilon", 2, "--cap", 8)  # fmt: skip
-        profiles[name] = Path(name) / "profile.toml"
-        at = ("--profile", profiles[name])
-        call(site, "ledger", "--init", *at)
-        assert "error" not in call(site, "profile", "check", "--terms", f"{name}/run.toml", *at)
-    config = RunConfig.load(Path("hospital-a/run.toml"))
-    with pytest.raises(HDPFLError, match="pending: hospital-a, hospital-b"):
-        rehearse(config, profiles)
-    for profile in profiles.values():
-        assert "Risk of readmission" in call(site, "requests", "--profile", profile)
-        call(site, "approve", 1, "--yes", "--profile", profile)
-    assert rehearse(config, profiles).rounds[-1]["accepted"] == ["hospital-a", "hospital-b"]
-    for name, profile in profiles.items():
-        call(site, "report", "--html", "--out", f"{name}.html", "--profile", profile)
-        page = Path(f"{name}.html").read_text()
-        assert name in page and "invited-1" in page and "Risk of readmission" in page
-
-
-def rehearse(config: RunConfig, profiles: dict[str, Path]) -> Any:
-    grid = ProfileGrid(profiles)
-    try:
-        return run(grid, config)
-    finally:
-        grid.close()
