@@ -230,9 +230,11 @@ def _release_once(
     half, plan = half_of(kind), paid_plan.plan
     is_summed = isinstance(half, SummedHalf) and site.terms.source.is_summed
     if arrays is None:
-        # One request for every message of the run, of any round and model; a sum of another set
-        # would be another release.
-        request = [kind.release, site.terms.run_id, *([once.of_noise] if is_summed else ())]
+        # One request for every message of the run, of any round and model. A sum of another set is
+        # another release, and so is one under other terms: masks vanish among sites that add the
+        # same share of the noise alone.
+        summed = (once.of_noise, site.terms.to_json()) if is_summed else ()
+        request = [kind.release, site.terms.run_id, *summed]
         digest = hashlib.sha256(json.dumps(request).encode())
         once = replace(once, digest=digest.hexdigest())
     # Whatever fails in its preparation costs nothing.

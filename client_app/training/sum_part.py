@@ -27,7 +27,13 @@ from hdpfl_flower.privacy.plan import Plan, RoundPlan
 from hdpfl_flower.releases.rounds import Update
 from hdpfl_flower.shared_noise.masks import add_masks
 from hdpfl_flower.shared_noise.members import PART
-from hdpfl_flower.shared_noise.ring import LEAST_NOISE, encode, scale_of, share_of_noise
+from hdpfl_flower.shared_noise.ring import (
+    LEAST_NOISE,
+    check_rounding,
+    encode,
+    scale_of,
+    share_of_noise,
+)
 from hdpfl_flower.wire import Instructions
 
 Vector64 = npt.NDArray[np.float64]
@@ -41,7 +47,7 @@ class SumPart(Trainer):
 
         Raises:
             Declined: the set lacks this site or is too small, or has a member without a key here,
-                or so large a model cannot be rounded.
+                or so large a model or a batch cannot be rounded.
             HDPFLError: as ``Trainer``.
         """
         terms = site.terms
@@ -56,6 +62,11 @@ class SumPart(Trainer):
         except ValueError:
             reason = "'model' is too large for this site's noise: rounding would take all of it"
             raise Declined(Reason.TERMS, reason) from None
+        try:
+            check_rounding(plan.divisor, self._physical)
+        except ValueError:
+            reason = "'training.physical-batch' is too small for so large a batch: set it to 256"
+            raise Declined(Reason.PROFILE, reason) from None
 
     def run(self, plan: Plan | None) -> bytes:
         """Return the masked part of the sum, d + 1 integers.

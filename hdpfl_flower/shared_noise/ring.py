@@ -8,8 +8,8 @@ with v its sum of gradients, each clipped to C, and G discrete Gaussians of vari
 Summed over the n sites of the set, the masks vanish, and what remains is the integer sum itself.
 
 Sensitivity. One record more or less moves v by at most C·(1 + 10⁻⁵) and the rounding of a sum in
-float64, below 2·10⁻⁵·C for 4·10⁶ records (``dpsgd.clipped_sum``). So it moves x by at most that
-times s. Rounding moves each coordinate by at most 1.5 units more: for either side .5,
+float64, which :func:`check_rounding` holds below 8·10⁻⁵·C. So it moves x by at most that times s.
+Rounding moves each coordinate by at most 1.5 units more: for either side .5,
 and .25 of its product in float64, which is below 2⁵² units. So s = (1/z − 2γ√d)/(C·(1 + 10⁻⁴))
 keeps the whole move below 1/z, which is what a noise of standard deviation 1 is accounted for.
 
@@ -45,6 +45,8 @@ LEAST_NOISE: Final = 0.25
 an unbounded weight. Such a site gets more privacy than it asks for."""
 _CLIP_SLACK: Final = 1 + 1e-4
 """Above the factor by which a record moves the clipped sum beyond C, rounding included."""
+_MOST_ROUNDING: Final = 8e-5
+"""Of :data:`_CLIP_SLACK`, for the rounding of a sum; a clipped gradient takes 10⁻⁵."""
 _NOISE_MARGIN: Final = 1 + 2.0**-40
 """Factor on a share's standard deviation: more than τ² and the rounding of floats take away."""
 
@@ -64,6 +66,25 @@ def scale_of(noise_multiplier: float, clip_norm: float, size: int) -> float:
     if not bound > 0:
         raise ValueError("the model is too large for so much noise")
     return bound / (clip_norm * _CLIP_SLACK)
+
+
+def check_rounding(records: float, at_once: int) -> None:
+    """Refuse sums in float64 whose rounding a scale does not leave room for.
+
+    The rounding of two sums with and without a record is below 2·(b_p + b/b_p)·2⁻⁵³·b·C, for b
+    records, b_p of them in memory at a time (``dpsgd.clipped_sum``); b is twice the expected batch,
+    which no batch of so many records exceeds.
+
+    Args:
+        records: expected batch.
+        at_once: b_p.
+
+    Raises:
+        ValueError: it may exceed 8·10⁻⁵·C.
+    """
+    most = 2 * records
+    if 2 * (at_once + most / at_once) * 2.0**-53 * most > _MOST_ROUNDING:
+        raise ValueError("the rounding of so large a batch is not charged")
 
 
 def encode(values: npt.NDArray[np.float64]) -> Ring:

@@ -34,6 +34,7 @@ OF_NO_TABLE = {
     "clusters.md": "0.03 (a rate)",
     "earlier.md": ".00007 (of ten paired seeds) .606 .704 .700 (FLamby) 0.05 .05 (settings)",
     "fedhdp.md": "3.6 (ε)",
+    "first-message.md": ".2 .4 (points, of shares in the table) .05 .07 (rounded) .5 (ε)",
     "pfa.md": "0.8 0.05 (settings)",
     "robust-hdp.md": "1.5 0.19 (of the table: a bound) 3.5 (a table of the thesis) 0.03 (a rate)",
     "splitting.md": "2.4 2.8 (figures of the thesis) 2.0 (a ratio of two tables)",

@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import dp_accounting
+import numpy as np
 import pytest
 
 from client_app.training import sum_part
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.privacy.accounting import epsilon_of
-from hdpfl_flower.shared_noise.members import PART
-from tests.client_app.messages import ask, model_in
+from hdpfl_flower.shared_noise.members import PART, write_set
+from hdpfl_flower.shared_noise.ring import decode
+from tests.client_app.messages import ask, model_in, send
 from tests.client_app.sharing_sites import ask_part, make_sites, shared_terms
 
 SETS = ([0, 1, 2, 3], [0, 1, 2], [0, 1, 3], [0, 2, 3], [1, 2, 3], [0, 1], [0, 1, 2, 3, 4])
@@ -151,3 +153,25 @@ def test_the_price_is_used_up_by_all_rounds(
     ledger.close()
     assert len(drawn.work) == terms.last_round == 6
     assert 0.99 * epsilon < drawn.epsilon(delta) <= epsilon * (1 + TOLERANCE)
+
+
+@pytest.mark.parametrize("other", [{}, {"colluders": 1}, {"rounds": 4}], ids=str)
+def test_a_first_message_is_summed_over_sites_under_the_same_terms(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    """A server that grants one site fewer colluders would get a sum with too little noise."""
+    sites = make_sites(tmp_path)
+    first = {"first": {"moments": {"share": 0.2}}, "dataset": "site", "colluders": 2}
+    parts = []
+    for name, profile in sites.items():
+        terms = shared_terms(sites, **{**first, **(other if name == "a" else {})})
+        content = server_wire.write_instructions(
+            terms, 1, model_in(terms, 1), of_noise=write_set([0, 1, 2, 3])
+        )
+        reply = send({"profile": str(profile)}, server_wire.query_of("moments"), content)
+        assert reply.has_content(), reply
+        size = (len(reply.content["moments"]["moments"].data) - 128) // 8
+        parts.append(server_wire.read_numbers("moments", reply.content, size, "uint64"))
+    total = decode(np.sum(parts, axis=0, dtype=np.uint64))
+    # Without a mask: a few records over z, and noise of about 1. With one: ±2³³, uniformly.
+    assert (np.abs(total).max() < 1e4) == (not other)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.privacy.accounting import Steps, epsilon_of, event_of
+from hdpfl_flower.privacy.accounting import Gaussians, Steps, epsilon_of, event_of
 from hdpfl_flower.privacy.plan import Plan
+from hdpfl_flower.releases.of_run import sent_kinds
 from hdpfl_flower.shared_noise.masks import public_of
 from hdpfl_flower.shared_noise.members import fingerprint_of, members_of
 from hdpfl_flower.shared_noise.peers import Peers
@@ -77,7 +79,10 @@ def promise_of(plan: Plan, terms: RunTerms) -> SharedPromise | None:
     colluders = colluders_of(terms, members)
     beyond = sorted({colluders + 1, members - 1}) if plan.noise_multiplier else []
     least = max(colluders + 2, terms.least_members)
-    numbers = {number: _epsilon(plan, honest_noise(number, colluders, least)) for number in beyond}
+    summed = {kind.release for kind in sent_kinds(terms) if kind.is_first}
+    numbers = {
+        number: _epsilon(plan, honest_noise(number, colluders, least), summed) for number in beyond
+    }
     return SharedPromise(members, colluders, plan.epsilon, numbers)
 
 
@@ -100,13 +105,26 @@ def honest_noise(colluding: int, colluders: int, least: int) -> float:
     return math.sqrt((sites - colluding) / (sites - colluders))
 
 
-def _epsilon(plan: Plan, left: float) -> float:
-    """Return ε of a plan whose rounds have a part of their noise left; other releases keep all."""
+def _epsilon(plan: Plan, left: float, summed: Set[str]) -> float:
+    """Return ε of a plan whose sums have a part of their noise left; other releases keep all.
+
+    Args:
+        plan: of the site.
+        left: factor on the noise of sums, the rounds among them.
+        summed: other kinds of releases that are parts of a sum.
+    """
     import dp_accounting
 
-    beside = [cost for _, cost in plan.releases if isinstance(cost, Steps)]
+    steps = [cost for _, cost in plan.releases if isinstance(cost, Steps)]
+    beside = [
+        replace(cost, noise_multiplier=cost.noise_multiplier * left)
+        if kind in summed and isinstance(cost, Gaussians)
+        else cost
+        for kind, cost in plan.releases
+        if not isinstance(cost, Steps)
+    ]
     rounds = event_of(plan.steps * plan.models, plan.noise_multiplier * left)
-    rest = event_of(beside, plan.noise_multiplier, plan.beside)
+    rest = event_of(steps, plan.noise_multiplier, beside)
     return epsilon_of(dp_accounting.ComposedDpEvent([rounds, rest]), plan.delta)
 
 

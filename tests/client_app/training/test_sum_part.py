@@ -349,6 +349,20 @@ def test_a_sum_of_more_records_than_the_ring_holds_is_declined(tmp_path: Path) -
     assert releases(sites["a"]) == {}
 
 
+@pytest.mark.parametrize("at_once", [1, 256])
+def test_a_batch_whose_rounding_is_not_charged_is_declined(tmp_path: Path, at_once: int) -> None:
+    """Its sum in float64 moves by more than the scale has room for; the remedy is the default."""
+    sites = make_sites(tmp_path, batch=f"600000\nphysical-batch = {at_once}")
+    for site in sites.values():
+        text = site.read_text().replace("declared-records = 61", "declared-records = 600000")
+        site.write_text(text.replace("1e-5", "1e-6"))
+    reply = ask_part(sites["a"], shared_terms(sites))
+    assert reply.has_error() == (at_once == 1)
+    if at_once == 1:
+        assert declined(reply)
+        assert releases(sites["a"]) == {}
+
+
 def test_a_model_too_large_for_the_grid_is_declined_before_a_charge(
     sites: Sites, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from fractions import Fraction
 
 import numpy as np
@@ -19,6 +20,7 @@ from hdpfl_flower.shared_noise.ring import (
     GRID,
     LIMIT,
     Ring,
+    check_rounding,
     decode,
     encode,
     scale_of,
@@ -139,6 +141,21 @@ def test_no_scale_where_rounding_takes_all_of_the_noise() -> None:
     with pytest.raises(ValueError, match="too large"):
         scale_of(2.0**29, 1.0, 2)
     assert scale_of(2.0**28, 1.0, 1) > 0
+
+
+@pytest.mark.parametrize(
+    ("records", "at_once", "holds"),
+    [(4e6, 256, True), (1.2e7, 256, False), (2.5e5, 1, True), (6e5, 1, False), (2e8, 2e8, False)],
+)
+def test_a_sum_whose_rounding_the_scale_has_no_room_for_is_refused(
+    records: float, at_once: int, holds: bool
+) -> None:
+    """By Higham's bound, in exact numbers: γ_n·b for n additions of a chunk and of the chunks."""
+    unit, batch = Fraction(1, 2**53), Fraction(2 * records)
+    bound = 2 * (at_once + batch / Fraction(at_once)) * unit * batch
+    assert (bound + Fraction(1, 10**5) <= Fraction(9, 10**5)) == holds
+    with nullcontext() if holds else pytest.raises(ValueError, match="rounding"):
+        check_rounding(records, at_once)
 
 
 def largest_noise(honest: int) -> int:

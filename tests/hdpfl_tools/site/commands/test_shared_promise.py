@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from client_app.site.inbox import file_request
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.privacy.accounting import calibrate, epsilon_of, event_of
 from hdpfl_flower.privacy.plan import make_plan
 from hdpfl_flower.shared_noise.members import fingerprint_of
@@ -54,6 +56,24 @@ def test_more_colluders_cost_as_much_as_a_plan_of_so_much_less_noise(shared: Sit
         # The other way round: noise for that ε is what is left.
         needed = calibrate(plan.steps, promise.beyond[colluding], plan.delta)
         assert needed == pytest.approx(plan.noise_multiplier * math.sqrt(share), rel=5e-3)
+
+
+@pytest.mark.parametrize("first", [{"share": 0.5}, {"share": 0.95, "alone": True}])
+def test_the_noise_of_a_first_message_is_shared_too(
+    shared: SiteFolder, first: dict[str, object]
+) -> None:
+    """A third of the variance is left of every sum: ε as of a plan of so much less noise."""
+    terms = RunTerms.parse({**shared.terms.as_config(), "first": {"moments": first}})
+    plan = make_plan(shared.profile, terms)
+    promise = promise_of(plan, terms)
+    assert promise is not None
+    left = math.sqrt(1 / 3)
+    (first_message,) = plan.beside
+    weaker = replace(first_message, noise_multiplier=first_message.noise_multiplier * left)
+    event = event_of(plan.steps, plan.noise_multiplier * left, (weaker,))
+    assert promise.beyond[3] == pytest.approx(epsilon_of(event, plan.delta), rel=1e-9)
+    full = event_of(plan.steps, plan.noise_multiplier * left, plan.beside)
+    assert promise.beyond[3] > 1.05 * epsilon_of(full, plan.delta)
 
 
 def test_plan_says_whom_the_promise_is_against(shared: SiteFolder) -> None:
