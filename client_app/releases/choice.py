@@ -30,7 +30,7 @@ def choose(
     """
     choices = plan.cost_of(PrivateChoice.release) if plan else None
     if choices is None or isinstance(choices, Steps) or not choices.count:
-        raise Declined(Reason.TERMS, "no 'choice.kind' is planned, and the server asks for one")
+        raise Declined(Reason.TERMS, "the server asks for a 'choice.kind', but none is planned")
 
     def work() -> bytes:
         return choose_privately(site, instructions.server_round, models, choices)

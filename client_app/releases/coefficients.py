@@ -6,6 +6,7 @@ summed: training takes one record of an id, and without ids the record is the un
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -28,15 +29,16 @@ class CoefficientsHalf(SiteHalf):
     def prepare(self, site: Site, plan: Plan, arrays: Arrays | None) -> Work:
         """Return the sum with the plan's noise."""
         if arrays is None:
-            raise DataError("coefficients are of a model")
+            raise DataError("coefficients need a model")
         design = Coefficients().design(site.terms, site.task)
+        start, records = design.start(arrays), site.training_records()
         z = plan.gaussian(Coefficients.release).noise_multiplier
-        return partial(_noisy, site, design.sum(arrays, site.training_records()), z)
+        return partial(_noisy, site, partial(design.sum_at, start, records), z)
 
 
-def _noisy(site: Site, exact: Floats, z: float) -> bytes:
+def _noisy(site: Site, exact: Callable[[], Floats], z: float) -> bytes:
     stream = site.streams(site.terms.rounds, Coefficients.release).noise
-    noisy = add_noise(torch.from_numpy(exact), z, stream).numpy()
+    noisy = add_noise(torch.from_numpy(exact()), z, stream).numpy()
     return wire.encode_update(noisy.astype(np.float32))
 
 

@@ -45,7 +45,7 @@ def check_may_test(site: Site, server_round: int) -> None:
         LedgerError: the ledger cannot be used.
     """
     if site.terms.evaluation != "sites":
-        raise Declined(Reason.TERMS, "'evaluation' is not 'sites', and the server asks for a test")
+        raise Declined(Reason.TERMS, "the server asks for a test, but 'evaluation' is not 'sites'")
     if site.simulated:
         return  # those that were not drawn for the round are measured, too
     if site.ledger.frozen_plan(site.terms.run_id) is not None:
@@ -84,7 +84,7 @@ def local_metrics(site: Site, instructions: Instructions) -> Callable[[], bytes]
     """
     arrays, records = read_model(site, instructions), site.test_records()
     if records is None:
-        raise Declined(Reason.PROFILE, "'data.holdout' is 0, there is nothing to test on")
+        raise Declined(Reason.PROFILE, "'data.holdout' is 0, so there is no record to test on")
     return partial(_metrics, site, instructions, arrays, records)
 
 

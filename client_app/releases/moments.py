@@ -6,6 +6,7 @@ summed: training takes one record of an id, and without ids the record is the un
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -39,19 +40,20 @@ class MomentsHalf(SummedHalf):
         work: Work = source.masked_part(site, instructions, self._exact(site), z, noise)
         return work
 
-    def _exact(self, site: Site) -> Floats:
-        return record_sum(self._layout(site), site.training_records())
+    def _exact(self, site: Site) -> Callable[[], Floats]:
+        """Return the sum's computation: once it is reserved, and for no other request."""
+        return partial(record_sum, self._layout(site), site.training_records())
 
     def _layout(self, site: Site) -> Layout:
         kind = asked_kind(site.terms, Moments)
         if kind is None or site.terms.scales:
-            raise Declined(Reason.TERMS, "a first message is of records without 'scales'")
+            raise Declined(Reason.TERMS, "a first message needs records without 'scales'")
         return kind.layout(site.terms, site.task)
 
 
-def _noisy(site: Site, layout: Layout, exact: Floats, z: float) -> bytes:
+def _noisy(site: Site, layout: Layout, exact: Callable[[], Floats], z: float) -> bytes:
     stream = site.streams(1, Moments.release).noise
-    noisy = add_noise(torch.from_numpy(exact), z, stream).numpy()
+    noisy = add_noise(torch.from_numpy(exact()), z, stream).numpy()
     shown = held_back(layout, noisy, site.profile.policy.min_count)
     return wire.encode_update(shown.astype(np.float32))
 

@@ -92,8 +92,9 @@ def sum_residuals(
         residuals = np.nan_to_num(np.clip((records.targets - outputs) / BOUND, -1, 1))
         # Whole multiples of a grid: their sum is exact, in whichever order.
         total = float(np.round(residuals * _GRID).sum() / _GRID)
-    exact = torch.tensor([total], dtype=torch.float32)
-    return wire.encode_update(add_noise(exact, noise_multiplier, stream).numpy())
+    # In float64 until the noise is in it: a float32 of a large sum would move by more than 1.
+    exact = torch.tensor([total], dtype=torch.float64)
+    return wire.encode_update(add_noise(exact, noise_multiplier, stream).numpy().astype(np.float32))
 
 
 def mean_offset(total: Vector, noise_multiplier: float, records: float) -> Vector:

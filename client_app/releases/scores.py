@@ -72,7 +72,7 @@ class ScoresHalf(SiteHalf):
         is not to be seen.
         """
         if arrays is None:
-            raise DataError("scores are of a model")
+            raise DataError("scores need a model")
         records, z = site.test_records(), plan.gaussian(Scores.release).noise_multiplier
         return partial(self._count, site, arrays, records, z)
 

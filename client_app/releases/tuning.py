@@ -92,7 +92,7 @@ class TuningHalf(SiteHalf):
     def prepare(self, site: Site, plan: Plan, arrays: Arrays | None) -> Work:
         """Return the training."""
         if arrays is None:
-            raise DataError("tuning is of a model")
+            raise DataError("tuning needs a model")
         return partial(tune, site, plan, arrays)
 
     def applied(

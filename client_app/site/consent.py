@@ -51,7 +51,8 @@ def check_consent(site: Site, *, ask: bool) -> None:
         try:
             if not file_request(profile.ledger.path, terms, app):
                 log.error(
-                    "run '%s' is not listed: %d others wait; decide on them: hdpfl-site requests",
+                    "run '%s' is not in the list of requests, because %d others wait; "
+                    "decide on these: hdpfl-site requests",
                     terms.run_id,
                     MOST_RUNS,
                 )
@@ -66,5 +67,5 @@ def is_standing(profile: Profile, terms: RunTerms, today: date) -> bool:
     return (
         profile.approval == "standing"
         and (bounds.until is None or today <= bounds.until)
-        and (bounds.max_rounds is None or terms.rounds <= bounds.max_rounds)
+        and (bounds.max_rounds is None or terms.last_round <= bounds.max_rounds)
     )

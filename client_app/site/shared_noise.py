@@ -108,7 +108,7 @@ class SumSet:
 def masked_part(
     site: Site,
     instructions: Instructions,
-    vector: npt.NDArray[np.float64],
+    exact: Callable[[], npt.NDArray[np.float64]],
     noise_multiplier: float,
     noise: RandomStream,
 ) -> Callable[[], bytes]:
@@ -117,7 +117,7 @@ def masked_part(
     Args:
         site: member of the sum.
         instructions: of the request, which names the members and whose digest makes the masks.
-        vector: exact, shape ``(n,)``; a record moves it by at most 1.
+        exact: the vector's computation, shape ``(n,)``; a record moves it by at most 1.
         noise_multiplier: z of the site.
         noise: of this release alone.
 
@@ -130,12 +130,14 @@ def masked_part(
     if site.profile.policy.min_count:
         raise Declined(
             Reason.POLICY,
-            "'policy.min-count' is for counts of this site, and noise = 'shared' sums those of all "
-            "sites; set it to 0 to allow them",
+            "'policy.min-count' is for the counts of this site, but noise = 'shared' sums the "
+            "counts of all sites; set it to 0 to allow such a run",
         )
-    shared_by, size = SumSet.of(site, instructions.of_noise), len(vector)
+    shared_by = SumSet.of(site, instructions.of_noise)
 
     def work() -> bytes:
+        vector = exact()
+        size = len(vector)
         part = encode(vector * scale_of(max(noise_multiplier, LEAST_NOISE), 1.0, size))
         part += share_of_noise(size, shared_by.honest, noise)
         add_masks(part, shared_by.secrets, shared_by.own, instructions.digest)

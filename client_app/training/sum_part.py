@@ -52,7 +52,7 @@ class SumPart(Trainer):
         """
         terms = site.terms
         if instructions.use or instructions.project is not None:
-            raise Declined(Reason.TERMS, "a shared sum is of one model, and whole")
+            raise Declined(Reason.TERMS, "a shared sum needs one model, and the whole of it")
         self._peers, self._members = secrets_of(site), SumSet.of(site, instructions.of_noise)
         super().__init__(site, instructions)
         plan = site.paid_plan.plan
@@ -60,12 +60,14 @@ class SumPart(Trainer):
         try:
             scale_of(max(noise, LEAST_NOISE), terms.clip_norm, self.size)
         except ValueError:
-            reason = "'model' is too large for this site's noise: rounding would take all of it"
+            reason = (
+                "'model' is too large for this site's noise: rounding would remove all of the noise"
+            )
             raise Declined(Reason.TERMS, reason) from None
         try:
             check_rounding(plan.divisor, self._physical)
         except ValueError:
-            reason = "'training.physical-batch' is too small for so large a batch: set it to 256"
+            reason = "'training.physical-batch' is too small for such a large batch: set it to 256"
             raise Declined(Reason.PROFILE, reason) from None
 
     def run(self, plan: Plan | None) -> bytes:
@@ -109,13 +111,16 @@ class SumPart(Trainer):
         part = encode(values)
         part[:size] += share_of_noise(size, self._members.honest, streams.noise)
         if self.personal is not None:
-            self._after = self._kept(total, this, streams.noise)
+            self._after = self._kept(total, this, streams.noise, trained)
         add_masks(part, self._members.secrets, self._members.own, self._instructions.digest)
         return wire.encode(part, "uint64")
 
-    def _kept(self, total: Vector64, plan: RoundPlan, noise: RandomStream) -> PersonalState:
-        """Return the site's own part after its noisy step."""
-        noisy = add_noise(torch.from_numpy(total), plan.noise_std, noise).numpy()
+    def _kept(
+        self, total: Vector64, plan: RoundPlan, noise: RandomStream, trained: slice
+    ) -> PersonalState:
+        """Return the site's own part after its noisy step; what is not trained stays."""
+        noisy = np.zeros_like(total)
+        noisy[trained] = add_noise(torch.from_numpy(total), plan.noise_std, noise).numpy()[trained]
         step = (-self._instructions.terms.learning_rate / plan.divisor * noisy).astype(np.float32)
         if self.personal is None:
             raise Declined(Reason.TERMS, "no part stays at this site")

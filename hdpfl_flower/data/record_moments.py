@@ -273,7 +273,7 @@ def _curve_layout(edges: tuple[float, ...]) -> Layout:
 def _bins(name: str, columns: dict[str, tuple[Number, tuple[float, float]]], text: str) -> Bins:
     if name not in columns:
         raise DataError(
-            f"'first.moments.columns': '{name}' is no number column of the schema; choose "
+            f"'first.moments.columns': '{name}' is not a number column of the schema; choose "
             f"{', '.join(columns) or 'none, for it has none'}"
         )
     number, (low, high) = columns[name]
@@ -282,7 +282,7 @@ def _bins(name: str, columns: dict[str, tuple[Number, tuple[float, float]]], tex
         return Bins(number, tuple(np.linspace(low, high, int(inner[0]) + 1).tolist()))
     if not low < inner[0] or not inner[-1] < high:
         raise DataError(
-            f"'first.moments.bins': the edges of '{name}' are no partition of its bounds; give "
+            f"'first.moments.bins': the edges of '{name}' do not divide its bounds; give "
             "rising edges strictly between them"
         )
     return Bins(number, (low, *inner, high))
@@ -321,7 +321,9 @@ def exact_sum(
     """
     total, at_once = np.zeros(size), max(1, _NUMBERS // size)
     for start in range(0, len(records), at_once):
-        some = vectors(records.take(np.arange(start, min(start + at_once, len(records)))))
+        rows = np.arange(start, min(start + at_once, len(records)))
+        # By rows in memory: a length is added up in the same order beside whichever records.
+        some = np.ascontiguousarray(vectors(records.take(rows)))
         some[~np.isfinite(some).all(1)] = 0
         lengths = np.linalg.norm(some, axis=1, keepdims=True) / bound
         some /= bound * np.maximum(lengths, 1) * (1 + 1e-9)

@@ -179,10 +179,11 @@ class Design:
         """Return the records' vectors, shape ``(n, size - EMPTY)``; of hostile numbers anything."""
         t, p, n = self.task.outputs, self.numbers, len(records)
         x = records.features.reshape(n, -1).astype(np.float64)
-        x = x[:, [c.place for c in self.coefficients]]
+        # By rows in memory: numpy adds the numbers of a row in an order of its own there, whether
+        # it stands by itself or beside others.
+        x = np.ascontiguousarray(x[:, [c.place for c in self.coefficients]])
         with np.errstate(all="ignore"):
             weights = np.minimum(1.0, self.reach**2 / (1 + np.square(x).sum(1)))[:, None]
-            # Row by row, in an order that no other row decides.
             outputs = start[:t] + (x * start[t:]).sum(1)[:, None]
             residuals, curvatures = self._of_outputs(outputs, records.targets)
             scores = weights * np.hstack([residuals, residuals.sum(1)[:, None] * x])

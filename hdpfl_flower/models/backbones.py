@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.errors import ModelError, is_ctrl_c
+from hdpfl_flower.errors import ModelError
 from hdpfl_flower.models.image_networks import import_torchvision
 from hdpfl_flower.models.public_weights import checked, read_weights
 from hdpfl_flower.models.task import Task
@@ -23,10 +23,13 @@ from hdpfl_flower.system.own_code import load_own
 from hdpfl_flower.work.backbone import Backbone
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
-_BATCH, _TRIED = 64, 4
-"""Records evaluated at once, and records of the check of a network."""
+    from hdpfl_flower.models.row_batches import RowProof
+
+_TRIED = 4
+"""Records of the check of a network."""
 
 
 def over(backbone: Backbone, task: Task) -> Task:
@@ -91,8 +94,9 @@ class Embedded:
         """Return the outputs for n records, float32, shape ``(n, outputs)``.
 
         Guarantees:
-            A row depends on its record alone: batches are of one size, filled up with zeros, and
-            layers are in eval mode. A row that is not finite, or on which the network raises,
+            A row depends on its record alone, to the bit: batches are of one size, filled up with
+            zeros, at which that is proven on this machine (``row_batches.py``), or of one record,
+            and layers are in eval mode. A row that is not finite, or on which the network raises,
             becomes zeros.
 
         Raises:
@@ -100,37 +104,18 @@ class Embedded:
         """
         import torch
 
-        from hdpfl_flower.models.row_batches import exact_arithmetic
+        from hdpfl_flower.models.row_batches import BLOCKS, in_blocks
 
         network = _network(self.backbone, self.records)
-        outputs = np.zeros((len(features), self.backbone.size), np.float32)
-        with torch.inference_mode(), exact_arithmetic():
-            for start in range(0, len(features), _BATCH):
-                rows = features[start : start + _BATCH]
-                outputs[start : start + len(rows)] = self._outputs(network, rows)
+        proof = _proof_of(network, self.records)
+        if not len(features):
+            return np.zeros((0, self.backbone.size), np.float32)
+        with torch.inference_mode():
+            lost = torch.zeros(1, self.backbone.size)
+            rows = torch.from_numpy(features)
+            outputs = in_blocks(network, rows, proof.block(BLOCKS), lost).numpy()
         outputs[~np.isfinite(outputs).all(axis=1)] = 0
         return outputs
-
-    def _outputs(
-        self, network: nn.Module, rows: npt.NDArray[np.float32]
-    ) -> npt.NDArray[np.float32]:
-        """Return the outputs for at most a batch of records, each alone where the network raises.
-
-        Else one record would decide whether the site can read its records at all.
-        """
-        import torch
-
-        batch = np.zeros((_BATCH, *rows.shape[1:]), np.float32)
-        batch[: len(rows)] = rows
-        try:
-            outputs: npt.NDArray[np.float32] = network(torch.from_numpy(batch)).numpy()
-            return outputs[: len(rows)]
-        except BaseException as reason:
-            if is_ctrl_c(reason):
-                raise
-            if len(rows) == 1:
-                return np.zeros((1, self.backbone.size), np.float32)
-            return np.concatenate([self._outputs(network, row[None]) for row in rows])
 
 
 @dataclass(frozen=True)
@@ -204,6 +189,22 @@ def _network(backbone: Backbone, task: Task) -> nn.Module:
     network.requires_grad_(False).eval()
     _check_rows(network, backbone, task)
     return network
+
+
+@lru_cache(maxsize=1)
+def _proof_of(network: nn.Module, task: Task) -> RowProof:
+    """Return the trial of a network's batch sizes, once its layers are aligned in place."""
+    import torch
+
+    from hdpfl_flower.models.row_batches import RowProof, align, pool
+
+    rows, _ = pool(align(network), task)
+
+    def trial(_: int, places: torch.Tensor) -> list[torch.Tensor]:
+        with torch.inference_mode():
+            return [network(rows[places])]
+
+    return RowProof(trial)
 
 
 def _check_rows(network: nn.Module, backbone: Backbone, task: Task) -> None:

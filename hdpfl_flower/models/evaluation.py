@@ -8,17 +8,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from hdpfl_flower.errors import DataError, is_ctrl_c
+from hdpfl_flower.errors import DataError
 from hdpfl_flower.measures.concordance import concordance, risk_of
 from hdpfl_flower.models.losses import total_loss
 from hdpfl_flower.models.networks import Arrays, build_model
-from hdpfl_flower.models.row_batches import RowProof, align, draws, exact_arithmetic, pool
+from hdpfl_flower.models.row_batches import BLOCKS, RowProof, align, draws, in_blocks, pool
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.system.devices import moved, pick_device
 
 _BATCH = 2048
-_BLOCKS = (64, 32, 16, 8, 4)
-"""Block sizes tried for counting; the first with proven row independence counts."""
 
 
 @lru_cache(maxsize=8)
@@ -163,25 +161,11 @@ class _Counting:
         parameters = {
             name: torch.tensor(array, device=self._device) for name, array in arrays.items()
         }
-        block = self._proof.block(_BLOCKS)
-        with exact_arithmetic():
-            blocks = [self._bounded(parameters, x, block) for x in torch.split(features, block)]
-        return torch.cat(blocks).cpu()
-
-    def _bounded(
-        self, parameters: dict[str, torch.Tensor], x: torch.Tensor, block: int
-    ) -> torch.Tensor:
-        """Return the outputs for ``x``, a row alone where the model raises on all of them."""
-        try:
-            # The block is filled up with zeros; their outputs are cut off.
-            return self._run(parameters, moved(_filled(x, block), self._device))[: len(x)]
-        except BaseException as reason:
-            if is_ctrl_c(reason):
-                raise
-            if len(x) > 1:
-                rows = [self._bounded(parameters, row, block) for row in torch.split(x, 1)]
-                return torch.cat(rows)
-            return torch.full((1, self._outputs), torch.nan, device=self._device)
+        lost = torch.full((1, self._outputs), torch.nan, device=self._device)
+        block = self._proof.block(BLOCKS)
+        return in_blocks(
+            lambda x: self._run(parameters, moved(x, self._device)), features, block, lost
+        ).cpu()
 
     def _run(self, parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
@@ -192,10 +176,3 @@ class _Counting:
 @lru_cache(maxsize=8)
 def _counting(spec: str, task: Task, device: str) -> _Counting:
     return _Counting(spec, task, device)
-
-
-def _filled(rows: torch.Tensor, block: int) -> torch.Tensor:
-    """Return a new copy of ``rows``, zero-padded to ``block`` rows."""
-    filled = rows.new_zeros(block, *rows.shape[1:])
-    filled[: len(rows)] = rows
-    return filled

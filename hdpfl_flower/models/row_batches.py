@@ -3,7 +3,6 @@
 The rounding of a row's outputs depends on the order of its additions. A kernel picks that order by
 the number of rows, the row's place, its address and the number of threads: of 15 rows the last
 three of a product with one column are added in another order, and rows of 13 floats begin at
-three of a product with one column are added in another order, and rows of 13 floats begin at
 addresses of several alignments. With hostile weights, rounding can decide a class or a gate, and
 one record more changes the contributions of others.
 
@@ -23,10 +22,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hdpfl_flower.errors import is_ctrl_c
 from hdpfl_flower.models.task import Task
 
 LINE = 16
 """Floats in 64 bytes, the alignment of torch's allocations."""
+BLOCKS = (64, 32, 16, 8, 4)
+"""Block sizes tried where nothing is trained; the first with proven row independence counts."""
 LARGEST, POOL = 64, 128
 """Rows of the largest block tried, and of the trial pool."""
 _FEWEST = 32
@@ -186,6 +188,37 @@ def aligned(rows: torch.Tensor) -> torch.Tensor:
     """
     missing = -rows.shape[-1] % LINE
     return functional.pad(rows, (0, missing)) if missing else rows
+
+
+def in_blocks(
+    run: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor, block: int, lost: torch.Tensor
+) -> torch.Tensor:
+    """Return the outputs of rows in blocks of a constant size, filled up with zeros.
+
+    Args:
+        run: computation of ``block`` rows.
+        rows: n of them, n ≥ 1.
+        block: of :meth:`RowProof.block`, of the same computation.
+        lost: output of a row on which ``run`` raises, shape ``(1, outputs)``; else one record would
+            decide whether all of them can be read.
+
+    Guarantees:
+        Each row's output depends on that row alone.
+    """
+
+    def bounded(some: torch.Tensor) -> torch.Tensor:
+        try:
+            filled = some.new_zeros(block, *some.shape[1:])
+            filled[: len(some)] = some
+            return run(filled)[: len(some)]
+        except BaseException as reason:
+            if is_ctrl_c(reason):
+                raise
+            parts = torch.split(some, 1)
+            return lost if len(parts) == 1 else torch.cat([bounded(row) for row in parts])
+
+    with exact_arithmetic():
+        return torch.cat([bounded(some) for some in torch.split(rows, block)])
 
 
 def blank(task: Task, count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -94,4 +94,4 @@ def test_files_in_terms_stay_closed(tmp_path: Path, caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.DEBUG):
         reply = send({"profile": str(profile)}, wire.TRAIN, content)
     assert code(reply) in (wire.DECLINED, wire.FAILED)
-    assert "no built-in one" in caplog.text
+    assert "no built-in schema" in caplog.text

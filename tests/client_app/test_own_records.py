@@ -103,7 +103,7 @@ def test_a_deployed_site_opens_and_imports_nothing_that_terms_name(
     assert reply.has_error()
     assert reply.error.code == wire.DECLINED
     assert used == []
-    assert "a deployed run sets 'dataset' to site" in caplog.text
+    assert "a deployed run must set 'dataset' to site" in caplog.text
 
 
 def test_a_simulated_site_in_process_reads_it(tmp_path: Path) -> None:

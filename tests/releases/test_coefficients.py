@@ -13,7 +13,7 @@ from scipy.special import expit
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from client_app.releases import coefficients as half
-from hdpfl_flower import server_wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.record_scores import EMPTY, FOLLOWED, Design, design_of
 from hdpfl_flower.data.run_task import schema_of, task_for
@@ -194,6 +194,20 @@ def test_the_answer_is_charged_sealed_and_sent_once_with_the_noise_of_the_plan(
     assert stds == [multiplier] and multiplier > 10
     assert p_value(first[-EMPTY:], multiplier) > FALSE_ALARM
     assert p_value(first[-EMPTY:], multiplier / 2) < FALSE_ALARM
+
+
+def test_no_sum_is_computed_for_a_request_that_is_not_reserved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server's other models take no time of the records, which nothing would pay for."""
+    profile, terms = make_site(tmp_path), terms_of(**ASKS)
+    assert ask(profile, terms).has_content()
+    numbers_of(asked(profile, terms), terms)
+    computed = []
+    monkeypatch.setattr(Design, "sum_at", lambda *given: computed.append(given))
+    assert [asked(profile, terms, seed=seed).error.code for seed in (4, 5)] == [wire.DECLINED] * 2
+    assert asked(profile, terms).has_content()
+    assert computed == []
 
 
 def asked(profile: Path, terms: Any, seed: int = 3) -> Message:

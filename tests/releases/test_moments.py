@@ -13,6 +13,7 @@ import pytest
 from flwr.app import Message
 from scipy.stats import chi2
 
+from client_app.releases import moments as half
 from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
@@ -303,6 +304,20 @@ def test_the_same_vectors_travel_through_the_secure_sum(tmp_path: Path) -> None:
     assert (again == parts[0]).all()
 
 
+def test_no_sum_is_computed_for_a_request_that_is_not_reserved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server's other sets, or the same one again, take no time of the records."""
+    first = next(iter((profiles := make_sites(tmp_path)).values()))
+    terms = shared_terms(profiles, **ASKS)
+    assert asked(first, terms, "0,1,2,3").has_content()
+    computed = []
+    monkeypatch.setattr(half, "record_sum", lambda *given: computed.append(given))
+    assert code_of(asked(first, terms, "0,1,2")) == wire.DECLINED
+    assert asked(first, terms, "0,1,2,3").has_content()
+    assert computed == []
+
+
 def test_a_sum_cannot_hold_counts_back(tmp_path: Path) -> None:
     profiles = make_sites(tmp_path, more="[policy]\nshared-noise = true\nmin-count = 5\n")
     terms = shared_terms(profiles, **ASKS)
@@ -378,9 +393,9 @@ def test_auto_is_decided_by_public_terms_alone(more: dict[str, Any], why: str) -
 @pytest.mark.parametrize(
     ("settings", "fault"),
     [
-        ({"columns": "age"}, "'columns' are of a table"),
-        ({"content": "table", "columns": "sex"}, "'sex' is no number column"),
-        ({"content": "table", "columns": "age", "bins": "20,120"}, "no partition"),
+        ({"columns": "age"}, "'columns' are only for a table"),
+        ({"content": "table", "columns": "sex"}, "'sex' is not a number column"),
+        ({"content": "table", "columns": "age", "bins": "20,120"}, "do not divide"),
         ({"content": "table", "columns": "age,age"}, "twice"),
         ({"content": "table", "columns": "age", "bins": "30,20"}, "rising inner edges"),
     ],

@@ -187,6 +187,6 @@ def test_a_kind_that_stays_is_sent_for_no_message(tmp_path: Path, kind: str) -> 
 @pytest.mark.parametrize("name", ["update", "metrics", "scores"])
 def test_no_two_kinds_share_a_price(name: str) -> None:
     known = dict(releases.KINDS), dict(releases.RELEASES)
-    with pytest.raises(ValueError, match=f"'{name}' names another release"):
+    with pytest.raises(ValueError, match=f"'{name}' is the name of another release"):
         releases.register(type("Twin", (Quantile,), {"kind": "twin", "release": name}))
     assert known == (releases.KINDS, releases.RELEASES)

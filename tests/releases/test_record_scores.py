@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch.func import grad, hessian
 
-from hdpfl_flower.data import record_scores
+from hdpfl_flower.data import record_moments, record_scores
 from hdpfl_flower.data.record_scores import EMPTY, Design, design_of
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.losses import total_loss
@@ -71,6 +74,27 @@ def test_the_vector_of_a_record_does_not_depend_on_others(loss: str) -> None:
         alone = of.vectors(start, records.take(np.array([row])))
         np.testing.assert_array_equal(alone[0], together[row])
     np.testing.assert_array_equal(of.vectors(start, records.take(np.arange(5, 20))), together[5:20])
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+@pytest.mark.parametrize("columns", [20, 60])
+def test_a_record_of_a_chunk_of_its_own_moves_the_sum_by_one(
+    monkeypatch: pytest.MonkeyPatch, loss: Any, columns: int
+) -> None:
+    """Weights that cancel show in which order the numbers of a row are added."""
+    of = design_of("", Task((columns,), 1, loss))
+    monkeypatch.setattr(record_moments, "_NUMBERS", 4 * (of.size - EMPTY))  # chunks of 4 records
+    start = np.zeros(of.numbers)
+    start[[1, 2, 9, 10]] = 1e20, 200, -1e20, -100
+    worst = 0.0
+    for place, sign, label, last in itertools.product((1, 9), (1, -1), (0, 1), (0, 1)):
+        x = np.full((5, columns), 0.5, np.float32)
+        x[0, [0, 1, 8, 9]] = 0
+        x[0, place] = sign / 2
+        y = np.array([label] * 4 + [last], np.int64 if loss == "logistic" else np.float32)
+        gap = of.sum_at(start, Records(x, y)) - of.sum_at(start, Records(x[1:], y[1:]))
+        worst = max(worst, float(np.linalg.norm(gap)))
+    assert 0.1 < worst <= 1
 
 
 @pytest.mark.parametrize("loss", LOSSES)

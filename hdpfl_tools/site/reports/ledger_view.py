@@ -122,7 +122,8 @@ def view_of(chain: Chain) -> LedgerView:
             account.apply(entry)
         except (LookupError, TypeError):
             raise LedgerError(
-                f"the ledger is damaged: entry {entry.seq} says what none can; restore it"
+                f"the ledger is damaged: entry {entry.seq} holds what no entry can hold; "
+                "restore the ledger"
             ) from None
     return LedgerView(entries, account)
 
@@ -134,11 +135,14 @@ def notes_on_cap(account: Account, budget: Budget) -> Iterator[str]:
         ("delta", budget.delta, account.cap_delta),
     ):
         if wanted < cap:
-            yield f"'budget.{name}' is lower than the ledger's cap: the lower counts"
+            yield (
+                f"'budget.{name}' is lower than the ledger's cap: the lower value counts for new "
+                "runs; it holds for what has left only if the charges fit under it"
+            )
         elif wanted > cap:
             yield (
-                f"'budget.{name}' is higher than the ledger's cap: the lower counts, until: "
-                "hdpfl-site ledger --raise-cap"
+                f"'budget.{name}' is higher than the ledger's cap: the lower value counts until "
+                "you run: hdpfl-site ledger --raise-cap"
             )
 
 
@@ -150,12 +154,12 @@ def exact_answers(given: int, most: int | None) -> str:
         most: ``budget.exact-answers``; None: no bound is at hand, or none holds.
 
     >>> exact_answers(3, 20)
-    "exact accuracies: 3 of 20 answered, of models on this site's records; not covered by ε"
+    "exact accuracies of models on this site's records: 3 of 20 answered; ε does not cover them"
     """
     of = "" if most is None else f" of {most}"
     return (
-        f"exact accuracies: {given}{of} answered, of models on this site's records; "
-        "not covered by ε"
+        f"exact accuracies of models on this site's records: {given}{of} answered; ε does not "
+        "cover them"
     )
 
 

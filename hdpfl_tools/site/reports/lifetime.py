@@ -40,7 +40,8 @@ class BudgetStatus:
     """Where the budget stands.
 
     Attributes:
-        cap: (ε, δ) that counts: the ledger's cap, or the profile's [budget] where that is lower.
+        cap: (ε, δ) that holds for all releases: the ledger's cap, or the profile's [budget] where
+            that is lower and a filter's charges fit under it.
         spent: (Σε, Σδ) of the charged runs, rounded up, also under a filter.
         left: of the cap after that sum, rounded down.
         order: of the Rényi filter; 0: the sum counts.
@@ -80,8 +81,10 @@ def budget_status(account: Account, budget: Budget | None) -> BudgetStatus:
     cap, left = _cap(account, budget), _left_of_sum(account, budget)
     spent, rest = account.spent(), (_float_down(left[0]), _float_down(left[1]))
     if account.order:
-        room = filter_capacity(account.order, cap)
-        full = _of(sum(account.divergences().values()), room)
+        room, taken = filter_capacity(account.order, cap), sum(account.divergences().values())
+        full = _of(taken, room)
+        if taken > room:  # what has left costs more than a budget that was lowered since
+            cap = account.cap_epsilon, account.cap_delta
     else:
         full = max(_of(amount, whole) for amount, whole in zip(spent, cap, strict=True))
     return BudgetStatus(cap, spent, rest, account.order, full)
@@ -171,7 +174,7 @@ def order_of_new(site: Profile, composition: str = "") -> int:
         order = order_for(*cap)
     except AccountingError:
         raise LedgerError(
-            f"no Rényi filter holds an epsilon of {site.budget.epsilon:g} at this delta; the "
+            f"no Rényi filter can hold an epsilon of {site.budget.epsilon:g} at this delta; the "
             f"smallest is {least_epsilon(site.budget.delta):g}; raise 'budget.epsilon', or: "
             "--composition sum"
         ) from None
@@ -215,14 +218,16 @@ def spent_by_unit(account: Account) -> list[str]:
 def fit_line(now: BudgetStatus, fit: RunsThatFit) -> str:
     """Return the runs that still fit, by the filter and by the sum."""
     return (
-        f"such a run takes {per_cent(fit.share)}; of them {fit.runs} still fit (by the sum of ε "
+        f"such a run takes {per_cent(fit.share)}; {fit.runs} such runs still fit (by the sum of ε "
         f"and δ, {ceil_digits(now.spent[0])} of {floor_digits(now.cap[0])}: {fit.by_sum})"
     )
 
 
 def rounds_that_fit(fit: RunsThatFit, rounds: int) -> str:
     """Return the rounds of a run that fit; empty: unknown."""
-    return f"; {fit.rounds} of its {rounds} rounds would fit, at its noise" if fit.rounds else ""
+    return (
+        f"; {fit.rounds} of its {rounds} rounds would fit with the same noise" if fit.rounds else ""
+    )
 
 
 @lru_cache(maxsize=64)

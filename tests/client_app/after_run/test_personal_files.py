@@ -76,7 +76,7 @@ def test_facts_of_another_kind_are_damage(tmp_path: Path, new: bytes) -> None:
     content = path.read_bytes()
     assert content.count(b"server_round") == 1
     path.write_bytes(content.replace(b"server_round", new))
-    with pytest.raises(DataError, match="is damaged; restore it, or remove it to start anew"):
+    with pytest.raises(DataError, match="is damaged; restore it, or remove it to start again"):
         load_state(path)
 
 

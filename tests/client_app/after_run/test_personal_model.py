@@ -65,7 +65,7 @@ def test_a_personal_model_stays_and_survives_a_restart(tmp_path: Path, noise: st
     assert first is not None
     assert second is not None
     assert not np.array_equal(first, second)
-    with pytest.raises(DataError, match="of another model"):
+    with pytest.raises(DataError, match="does not fit the run's model"):
         load_personal_model(path, 4)
     path.write_bytes(b"torn")
     with pytest.raises(DataError, match="damaged"):

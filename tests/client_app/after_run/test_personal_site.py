@@ -239,7 +239,7 @@ def test_another_models_state_is_free(tmp_path: Path, caplog: pytest.LogCaptureF
     other = state_path(tmp_path, wider.updated(run_id="run-2"))
     other.rename(state_path(tmp_path, terms))
     assert ask(profile, terms).has_error()
-    assert "is of another model; remove it" in caplog.text
+    assert "does not fit the run's model; remove it" in caplog.text
     assert (1, "update") in releases(tmp_path)  # run-2's, and no other
     assert {key[0] for key in account_of(tmp_path).releases} == {"run-2"}
 
@@ -248,8 +248,8 @@ def test_another_models_state_is_free(tmp_path: Path, caplog: pytest.LogCaptureF
     ("more", "words"),
     [
         ({"work": {"kind": "joint", "mask": "published"}}, "published"),
-        ({"noise": "client"}, "simulated sites alone"),
-        ({"noise": "server", "strategy": "fedhdp", "delta": 1e-6}, "simulated sites alone"),
+        ({"noise": "client"}, "only simulated sites"),
+        ({"noise": "server", "strategy": "fedhdp", "delta": 1e-6}, "only simulated sites"),
         ({"noise": "client", "work": {"kind": "offset"}}, "simulat"),
     ],
 )

@@ -93,6 +93,21 @@ def test_one_record_changes_one_count_by_one_and_a_sum_by_at_most_one() -> None:
     assert np.abs(np.diff(sums)).max() <= 1
 
 
+def test_a_large_sum_meets_its_noise_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, the step over 2¹⁸ by one record would be 1.016."""
+    number, exact = Task.regression((1,)), []
+    monkeypatch.setattr(prior, "add_noise", lambda total, *_: exact.append(float(total)) or total)
+    arrays = {n: 0 * a for n, a in arrays_of(build_model("logreg", number, 1)).items()}
+    for count in (2**18, 2**18 + 1):
+        targets = np.full(count, prior.BOUND, np.float32)
+        targets[0] *= 1 - 0.0086
+        records = Records(np.zeros((count, 1), np.float32), targets)
+        sum_residuals("logreg", number, arrays, records, 1.0, stream())
+    assert exact[0] < 2**18 < exact[1], "the sums lie around a power of two"
+    assert abs(float(np.float32(exact[1])) - float(np.float32(exact[0]))) > 1
+    assert exact[1] - exact[0] <= 1
+
+
 def test_the_log_prior_by_hand() -> None:
     three = Task.classification((1,), 3)
     np.testing.assert_allclose(
@@ -193,7 +208,7 @@ def test_lost_counts_are_spent(
         assert ask(profile, terms, server_round).has_content()  # the run goes on
     assert finish(tmp_path, terms).has_content()
     assert kinds(tmp_path)[1, Prior.release] == "lost"
-    assert "no 'prior' in this run, its release is lost" in caplog.text
+    assert "no 'prior' in this run, because its release is lost" in caplog.text
     model = read_personal_model(personal_model_file(tmp_path / "state", "run-1"))
     assert model is not None
     np.testing.assert_array_equal(model.added, [0])

@@ -119,7 +119,7 @@ def test_the_noise_is_that_of_the_updates_that_were_sent(tmp_path: Path) -> None
         ({"strategy": "local"}, "needs one model, and 'local'"),
         ({"strategy": "mr-mtl"}, "needs one model, and 'mr-mtl'"),
         ({"strategy": "ppsgd"}, "'work.kind' = 'offset'"),
-        ({"strategy": "dp-fedavg", "noise": "server"}, "'after.shrink' follows the noise"),
+        ({"strategy": "dp-fedavg", "noise": "server"}, "'after.shrink' needs the noise"),
     ],
 )
 def test_work_without_global_path_or_noise_is_refused(more: dict[str, Any], words: str) -> None:

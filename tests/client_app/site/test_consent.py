@@ -219,6 +219,14 @@ def test_bounded_standing_approval(tmp_path: Path, bounds: str, today: str, stan
     assert consent.is_standing(profile, terms_of(), date.fromisoformat(today)) is stands
 
 
+def test_spare_rounds_of_a_sum_count_as_rounds(tmp_path: Path) -> None:
+    """Of 3 rounds with half as many to spare, a site answers 5."""
+    terms = terms_of(**{"noise": "shared", "spare-rounds": 0.5})
+    for number, stands in ((3, False), (4, False), (5, True)):
+        profile = Profile.load(make_site(tmp_path, more=f"[standing]\nmax-rounds = {number}"))
+        assert consent.is_standing(profile, terms, date(2027, 1, 1)) is stands
+
+
 def test_beyond_its_bounds_a_run_waits(tmp_path: Path) -> None:
     profile = make_site(tmp_path, more="[standing]\nmax-rounds = 2")
     assert code_of(ask(profile, terms_of())) == wire.PENDING
@@ -263,7 +271,7 @@ def test_a_run_that_finds_no_room_waits_and_is_logged(
     assert code_of(ask(profile, terms_of())) == wire.PENDING
     assert "is not listed" not in caplog.text
     assert code_of(ask(profile, terms_of(**{"run-id": "run-2"}))) == wire.PENDING
-    assert "run 'run-2' is not listed" in caplog.text
+    assert "run 'run-2' is not in the list of requests" in caplog.text
     assert [each.run_id for each in open_requests.read_requests(ledger_of(profile))] == ["run-1"]
 
 

@@ -99,7 +99,10 @@ def test_members_are_matched_by_key_whatever_their_files_are_called(four: Member
     assert [event["accepted"] for event in result.rounds] == [list(NAMES)] * 2
     assert (result.privacy["members"], result.privacy["colluders"]) == (4, 1)
     page = page_text(make_report(result.folder))
-    assert "a share added at each site, to its part of a sum that alone is read" in page
+    assert (
+        "each site adds a share of the noise to its part of a sum, and only this sum can be read"
+        in page
+    )
     assert "members 4 colluders 1" in page
 
 
@@ -138,7 +141,7 @@ def test_a_stranger_among_the_members_is_declined_by_name(
 ) -> None:
     peers_at(four.folder / "a").remove("of-d")
     said = four.refusal("a", caplog)
-    assert "'members' has keys that are not here, of: d;" in said
+    assert "'members' has keys that this site does not know, of: d;" in said
     assert "hdpfl-site peers add FILE" in said
 
 

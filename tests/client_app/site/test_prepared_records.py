@@ -290,7 +290,7 @@ def unreadable(folder: Path) -> Message:
     ("change", "words"),
     [
         ({"number": 99}, "format 99 was written by a newer version"),
-        ({"kind": "texts"}, "kind that this version does not know: update"),
+        ({"kind": "texts"}, "this version does not know the kind of the prepared records: update"),
     ],
     ids=["format", "kind"],
 )
@@ -314,7 +314,7 @@ def test_a_full_disk_leaves_no_file_and_no_charge(
     with monkeypatch.context() as patch:
         patch.setattr(preparation, "replace_file", full)
         assert ask(profile, terms).error.code == wire.FAILED
-    assert "No space left on device; none of them is left there" in caplog.text
+    assert "No space left on device; no part of them is left there" in caplog.text
     assert files_in(tmp_path) == []
     assert kinds(tmp_path) == ["cap"]
     assert ask(profile, terms).has_content()
@@ -421,7 +421,7 @@ def test_a_file_of_another_form_is_refused(tmp_path: Path, content: bytes) -> No
     path = tmp_path / f"{hashlib.sha256(content).hexdigest()}.safetensors"
     path.write_bytes(content)
     path.chmod(0o600)
-    with pytest.raises(DataError, match="no file of safetensors"):
+    with pytest.raises(DataError, match="not in a safetensors file"):
         read_prepared(path)
 
 

@@ -253,12 +253,12 @@ def test_a_lost_key_lets_nobody_in_until_all_are_named_anew(tmp_path: Path, faul
     if fault != "missing":
         key.write_text(os.urandom(32).hex() if fault == "another" else "?")
     for change in (withdrawals.withdraw, withdrawals.undo):
-        with pytest.raises(LedgerError, match="missing or another one"):
+        with pytest.raises(LedgerError, match="missing or is another key"):
             withdraw(tmp_path, b"9", note=change)
     with pytest.raises(LedgerError, match="withdraw --renew"):
         Site(Profile.load(path), terms).training_records()
     before = key.read_bytes() if key.exists() else None
-    with pytest.raises(LedgerError, match="needs the ids of all of them"):
+    with pytest.raises(LedgerError, match="needs the ids of all these units"):
         withdraw(tmp_path, b"7", b"7", note=withdrawals.renew)
     assert (key.read_bytes() if key.exists() else None) == before
     assert withdraw(tmp_path, b"7", b"12", note=withdrawals.renew) == 2
@@ -271,7 +271,7 @@ def test_another_column_of_ids_needs_its_own_ids(tmp_path: Path) -> None:
     withdraw(tmp_path, b"7", b"12")
     text = path.read_text()
     path.write_text(text.replace('id = "patient"', ""))
-    with pytest.raises(LedgerError, match="and without 'data"):
+    with pytest.raises(LedgerError, match="but without 'data"):
         Site(Profile.load(path), terms_of()).training_records()
     renamed = text.replace('id = "patient"', 'id = "person"')
     own = "\n[data.columns.person]\nname = 'patient'\n[ledger]"
@@ -282,7 +282,7 @@ def test_another_column_of_ids_needs_its_own_ids(tmp_path: Path) -> None:
     table = (tmp_path / "records.csv").read_text()
     (tmp_path / "records.csv").write_text(table.replace("patient,", "person,"))
     check_table_again(path)
-    with pytest.raises(LedgerError, match="2 units withdrew their consent, 0 of"):
+    with pytest.raises(LedgerError, match="2 units withdrew their consent, but only 0 of"):
         Site(Profile.load(path), terms.updated(run_id="run-2")).training_records()
     withdraw(tmp_path, b"7", b"12", column="person")
     for run in ("run-1", "run-2"):
@@ -301,11 +301,11 @@ def test_arrays_without_ids_are_not_read_once_a_person_withdrew(tmp_path: Path) 
         )
     )
     np.savez(tmp_path / "x.npz", x=np.ones((3, 2)), y=np.array([0, 1, 1]))
-    with pytest.raises(LedgerError, match="and without 'data"):
+    with pytest.raises(LedgerError, match="but without 'data"):
         read_site_data(arrays, Task.classification((2,), 2), "")
     held = Site(Profile.load(path), terms_of())
     npz = held.profile.model_copy(update={"data": arrays})
-    with pytest.raises(LedgerError, match="and without 'data"):
+    with pytest.raises(LedgerError, match="but without 'data"):
         stated = terms_of(schema="", task={"kind": "classification", "shape": "2", "classes": 2})
         Site(npz, stated).training_records()
 

@@ -219,7 +219,7 @@ def test_an_epsilon_changed_in_mid_run_leaves_a_paid_run(tmp_path: Path, noise: 
 
 
 @pytest.mark.parametrize(
-    ("noise", "words"), [("server", "WITHOUT noise"), ("client", "no sampling is claimed")]
+    ("noise", "words"), [("server", "WITHOUT noise"), ("client", "no gain from sampling")]
 )
 def test_plan_shows_the_cost_of_client_level_runs(tmp_path: Path, noise: str, words: str) -> None:
     from typer.testing import CliRunner

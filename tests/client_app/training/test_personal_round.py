@@ -339,7 +339,7 @@ def test_a_real_site_remakes_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyP
             "",
             "'work.mask' = 'published' releases",
         ),
-        ({"work": {"mask": "random"}}, "", "settings of a kind that no strategy has named"),
+        ({"work": {"mask": "random"}}, "", "settings of a kind, but no strategy names one"),
         ({"model": "logreg"}, "", "would leave nothing to share"),
     ],
 )
@@ -366,7 +366,7 @@ def test_another_models_part_is_refused(tmp_path: Path, caplog: pytest.LogCaptur
     site.ask(1)
     site.path.write_bytes(_of_another_size(site.path))
     assert site.message(2).has_error()
-    assert f"{site.path} is of another model; remove it" in caplog.text
+    assert f"{site.path} does not fit the run's model; remove it" in caplog.text
     site.path.write_bytes(b"no tensors")
     assert site.message(2).has_error()
     assert "is damaged; restore it, or remove it" in caplog.text

@@ -12,13 +12,15 @@ import torch
 from flwr.app import Message
 from scipy import stats
 
+from client_app.site.personal_state import load_state, personal_state_path
 from client_app.site.site import Site
 from client_app.training.sum_part import _blur
-from hdpfl_flower import wire
+from hdpfl_flower import server_wire, wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.ledger.ledger import Ledger
-from hdpfl_flower.models.networks import build_model
+from hdpfl_flower.models.networks import arrays_of, build_model, flatten
+from hdpfl_flower.models.parts import parts_of
 from hdpfl_flower.privacy.plan import make_plan
 from hdpfl_flower.shared_noise.members import PART
 from hdpfl_flower.shared_noise.ring import GRID, LEAST_NOISE, decode, scale_of
@@ -229,6 +231,20 @@ def test_a_site_without_records_answers_with_noise_and_the_same_weight(tmp_path:
     assert not parts[0][:-1].any()
     assert decode(parts[0])[-1] > 0
     assert (decode(total) != 0).all()
+
+
+def test_a_frozen_head_keeps_its_public_values(tmp_path: Path) -> None:
+    """FedBABU: the noise of the own part is for a part that is trained."""
+    sites = make_sites(tmp_path)
+    terms = shared_terms(sites, **{"work.kind": "frozen", "model": "mlp:8"})
+    site = Site(Profile.load(sites["a"]), terms)
+    head = parts_of(terms.model, site.task).head
+    public = flatten(arrays_of(build_model(terms.model, site.task, 0)))[head]
+    shared = {name: np.zeros(a.shape, np.float32) for name, a in site.layout.items()}
+    part_in(ask_part(sites["a"], terms, model=server_wire.write_model(shared)))
+    state = load_state(personal_state_path(Site(Profile.load(sites["a"]), terms)))
+    assert state is not None
+    np.testing.assert_array_equal(state.part, public)
 
 
 # One answer a round.

@@ -167,7 +167,7 @@ def test_each_records_gradient_is_its_own_and_frozen_layers_stay(tmp_path: Path)
 def test_code_of_a_backbone_is_not_run_by_an_audit_without_a_policy(tmp_path: Path) -> None:
     task = task_of(tmp_path)
     terms = RunConfig.parse({"backbone": task.body.backbone}).terms  # type: ignore[union-attr]
-    with pytest.raises(ModelError, match=r"is code: name a profile whose 'policy\.models'"):
+    with pytest.raises(ModelError, match=r"is code: add a --profile whose 'policy\.models'"):
         engine_of(terms, default_training())
     assert engine_of(terms, default_training(), code=True) == "vmap"
 

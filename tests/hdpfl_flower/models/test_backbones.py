@@ -248,3 +248,39 @@ def test_torchvisions_files_are_read(tmp_path: Path, shape: tuple[int, ...]) -> 
     with torch.no_grad():
         expected = plain.eval()(torch.from_numpy(np.repeat(x, 3 // shape[0], axis=1)))
     assert np.allclose(found, expected.numpy(), atol=1e-4)
+
+
+class Bare(nn.Module):
+    """A product of rows of 13 floats that no alignment reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, 13))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ self.weight.T)
+
+
+def bare(_: Task) -> nn.Module:
+    return Bare()
+
+
+def narrow(_: Task) -> nn.Module:
+    return nn.Sequential(nn.Linear(13, WIDTH), nn.Tanh())
+
+
+@pytest.mark.parametrize("name", ["narrow", "bare"])
+def test_the_bits_of_a_record_do_not_depend_on_its_place(tmp_path: Path, name: str) -> None:
+    """Hostile weights of the head would turn a last bit of each later record into its class."""
+    task = Task.classification((13,), 2)
+    torch.manual_seed(3)
+    state = {key: value.contiguous() for key, value in globals()[name](task).state_dict().items()}
+    save_file(state, tmp_path / "w.safetensors")
+    digest = add_weights(tmp_path / "w.safetensors")
+    settings = {"function": f"{__name__}:{name}", "width": WIDTH, "weights": digest}
+    embed = over(OwnBackbone.model_validate(settings), task).embed
+    rows = np.random.default_rng(0).normal(size=(70, 13)).astype(np.float32)
+    each = np.concatenate([embed(row[None]) for row in rows])
+    for shift in range(0, 70, 3):
+        np.testing.assert_array_equal(embed(np.roll(rows, shift, axis=0)), np.roll(each, shift, 0))
+        np.testing.assert_array_equal(embed(rows[shift:]), each[shift:])

@@ -50,7 +50,7 @@ CLASSES = {"kind": "classification", "shape": 4, "classes": 2}
         ("1,2", {"kind": "regression", "shape": 4}, "'class-weights' holds 2 .* 0 classes"),
         ("1,2", {"kind": "survival", "shape": 4, "intervals": 1}, "holds 2 .* 0 classes"),
         *(
-            (wrong, CLASSES, "'class-weights' must be a number above 0")
+            (wrong, CLASSES, "'class-weights' must be one number above 0")
             for wrong in ("2", "1;2", "1,0", "1,-2", "1,nan", "1,inf", "1,1e400", "balanced",
                           "balanced:1", "balanced:1,0", "inverse:1,2", "1,2\n", " 1,2")
         ),

@@ -59,7 +59,7 @@ def test_seven_studies_where_the_sum_ends_at_three(hospital) -> None:
 
     shown = hospital("plan", "--terms", hospital.terms_path)
     assert shown.code == 1
-    assert "of them 0 still fit (by the sum of ε and δ, 7 of 3: 0)" in shown.out
+    assert "0 such runs still fit (by the sum of ε and δ, 7 of 3: 0)" in shown.out
     assert "this run does NOT fit: the site will decline it; 5 of its 20 rounds would fit" in (
         shown.out
     )
@@ -81,12 +81,12 @@ def test_seven_studies_where_the_sum_ends_at_three(hospital) -> None:
     assert study(hospital, 8) == [True], "two rests are more than a run"
 
     text = " ".join(hospital("report").out.split())
-    assert "private with ε = 3, δ = 1e-05" in text and "no ε of what was released so far" in text
+    assert "private with ε = 3, δ = 1e-05" in text and "no ε for what has been released" in text
     report = json.loads(hospital("report", "--json").out)
     assert (report["composition"], report["spent"], report["left"]) == ("renyi", None, None)
     assert all(row["status"] != "fails" for row in report["assumptions"])
     assert f"{report['full']:.6f}" == f"{taken(hospital):.6f}"
-    assert "of the promise is taken; the line is all of it" in hospital.whole_report()
+    assert "of the promise is taken; the line marks the whole promise" in hospital.whole_report()
     assert "ended" in hospital("ledger").out
 
 
@@ -173,6 +173,24 @@ def test_a_cap_that_no_order_holds_is_refused_with_the_smallest(site) -> None:
     assert "--composition sum" in said
     assert not site.ledger_path.exists()
     assert site("ledger", "--init", "--composition", "sum").code == 0
+
+
+def test_a_budget_that_was_lowered_promises_nothing_about_what_has_left(hospital) -> None:
+    """Three studies fit under ε 2.9, and not under .5: by the ledger's cap of 3 they left."""
+    hospital("ledger", "--init")
+    for number in range(1, 4):
+        assert all(study(hospital, number, rounds=20))
+    for number, lower, run, promised in ((4, "2.9", "1.0", "2.9"), (5, "0.5", "0.5", "3")):
+        hospital.write_profile(
+            (CAP[0], f"epsilon = {lower}\ndelta = 1e-5"),
+            (STUDIES[0][0], f"epsilon = {run}\ndelta = 3e-6"),
+            STUDIES[1],
+        )
+        assert f"promise: ε {promised}, δ 1e-05" in hospital("ledger").out
+        text = " ".join(hospital("report").out.split())
+        assert f"differentially private with ε = {promised}, δ = 1e-05" in text
+        assert "the lower value counts for new runs" in text
+        assert study(hospital, number) == [lower == "2.9"]
 
 
 def test_a_raised_cap_admits_more_at_the_same_order(hospital) -> None:
