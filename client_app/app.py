@@ -83,7 +83,7 @@ def guarded(handler: Handler | None) -> Callable[[Message, Context], Message]:
             site = open_site(context, instructions.terms, profile)
             _check_run(site, instructions, handler)
             if instructions.use == wire.OFFSET and handler is not train:
-                raise WireError("message: an offset is for a round of training")
+                raise WireError("message: an offset belongs only to a round of training")
             return handler(site, instructions)
         except KeyboardInterrupt:
             raise
@@ -107,7 +107,9 @@ def _check_run(site: Site, instructions: Instructions, handler: Handler) -> None
     # Before any handler, too: without consent nothing is read, charged or disclosed.
     check_consent(site, ask=handler is not finish)
     if handler in (train, evaluate) and ends_first(instructions.terms):
-        raise Declined(Reason.TERMS, "the run is of its first message alone, and trains no model")
+        raise Declined(
+            Reason.TERMS, "the run consists only of its first message, and trains no model"
+        )
     if half := site.terms.source.half("client_app.site.{}"):
         half.check_run(site)
 
@@ -252,7 +254,7 @@ def _release_once(
         is_lost = release is not None and release.status == "lost"
         if reason.reason is not Reason.REPLAY or not (is_lost and kind.is_optional):
             raise
-        log.warning("no '%s' in this run, its release is lost: %s", kind.kind, reason)
+        log.warning("no '%s' in this run, because its release is lost: %s", kind.kind, reason)
         return None
 
 
@@ -281,11 +283,11 @@ def answer_once(kind: str, site: Site, instructions: Instructions) -> RecordDict
     settings = next((sent for sent in sent_kinds(site.terms) if sent.kind == kind), None)
     paid_plan = site.paid_plan if site.terms.source.per_record else None
     if settings is None or paid_plan is None or not paid_plan.plan.paid(settings.release):
-        raise Declined(Reason.TERMS, f"no '{kind}' are planned, and the server asks for them")
+        raise Declined(Reason.TERMS, f"the server asks for '{kind}', but none are planned")
     # A site that skipped the run would be charged all of it for one payload.
     if not settings.is_first and not took_part(site):
         raise Declined(
-            Reason.TERMS, f"this site took no part in the run whose {kind} are asked for"
+            Reason.TERMS, f"the server asks for {kind} of a run in which this site took no part"
         )
     settings.check_task(site.task)
     arrays = None if settings.is_first else read_model(site, instructions)

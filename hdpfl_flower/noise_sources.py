@@ -73,23 +73,25 @@ class NoiseSource:
 _ROWS = (
     NoiseSource(
         "records",
-        "each site's DP-SGD (unit: a record)",
-        trust="the server is trusted with nothing; each client keeps its own account",
-        leaves="an update a round, with this site's own noise on every record's gradient",
-        added="added at each site, to the clipped gradients of its records",
+        "each site adds noise by DP-SGD (unit: a record)",
+        trust="the server is trusted with nothing, and each client keeps its own account",
+        leaves="one update in each round, with this site's own noise on the clipped gradients "
+        "of the records",
+        added="each site adds noise to the clipped gradients of its records",
         own_noise=True,
         noises_parts=True,
     ),
     NoiseSource(
         "shared",
-        "the sites together, in a sum that hides each of them (unit: a record; sites must set "
-        "policy.shared-noise)",
-        trust="the server is trusted with nothing, and sees a sum of the sites alone; the promise "
-        "holds against it together with any 'colluders' other sites; each client keeps its own "
-        "account",
-        leaves="a part of a sum a round, under masks: the server reads the sum of all sites alone, "
-        "whose noise the sites share",
-        added="a share added at each site, to its part of a sum that alone is read",
+        "the sites add noise together, in a sum that hides each single update (unit: a record; "
+        "sites must set policy.shared-noise)",
+        trust="the server is trusted with nothing and sees only a sum over the sites; the "
+        "promise holds against the server together with any 'colluders' other sites; "
+        "each client keeps its own account",
+        leaves="one masked part of a sum in each round: the server can read only the sum of "
+        "all sites, and the sites share the noise in it",
+        added="each site adds a share of the noise to its part of a sum, and only this sum can "
+        "be read",
         permission="policy.shared-noise",
         asks="noise = 'shared' relies on other sites for a part of the noise; set "
         "'policy.shared-noise = true' to allow it, or ask the coordinator for noise = 'records'",
@@ -100,19 +102,19 @@ _ROWS = (
         # One clipped sum a round: batches of all records have the best signal for their noise.
         defaults={"strategy": "fedavg", "batch-sizes": "all"},
         needs=dict.fromkeys(
-            ("sum_alone", "weights_alone"), "take 'fedavg', or leave 'strategy' out"
+            ("sum_alone", "weights_alone"), "take 'fedavg', or leave out 'strategy'"
         ),
         own="shared_noise",
         head="sum-of",
     ),
     NoiseSource(
         "server",
-        "a trusted server (unit: a client; sites must set trust-server)",
-        trust="the server is trusted: it sees clipped updates without noise and who took part, "
-        "adds the noise and keeps the account; the promise is against whoever sees the models. "
-        "This journal names who took part: keep it with the server",
-        leaves="an update a round WITHOUT noise: the server is trusted to add it",
-        added="added at the server, to the sum of the sites' clipped updates",
+        "a trusted server adds the noise (unit: a client; sites must set trust-server)",
+        trust="the server is trusted: it sees clipped updates without noise, knows who took "
+        "part, adds the noise and keeps the account; the promise holds against everyone "
+        "who sees the models. This journal names who took part, so keep it at the server",
+        leaves="one update WITHOUT noise in each round: the server is trusted to add the noise",
+        added="the server adds noise to the sum of the sites' clipped updates",
         permission="trust-server",
         asks="noise = 'server' asks for updates without noise; set 'trust-server = true' to send "
         "them to this server, or ask the coordinator for noise = 'records' or 'client'",
@@ -123,15 +125,16 @@ _ROWS = (
     ),
     NoiseSource(
         "client",
-        "each client to its update (unit: all records of a client, against any change; sites must "
-        "set policy.client-noise)",
-        trust="the server is trusted with nothing; each client noises its whole update and keeps "
-        "its own account, without amplification by sampling",
-        leaves="an update a round, clipped and noised as a whole",
-        added="added at each site, to its clipped update",
+        "each client adds noise to its whole update (unit: all records of a client, against "
+        "any change; sites must set policy.client-noise)",
+        trust="the server is trusted with nothing; each client adds noise to its whole update "
+        "and keeps its own account, without amplification by sampling",
+        leaves="one update in each round, clipped and noised as a whole",
+        added="each site adds noise to its clipped update",
         permission="policy.client-noise",
-        asks="noise = 'client' makes the whole update the unit in place of a record; set "
-        "'policy.client-noise = true' to allow it, or ask the coordinator for noise = 'records'",
+        asks="noise = 'client' protects all records of a client as one unit, and not each "
+        "record; set 'policy.client-noise = true' to allow it, or ask the coordinator for "
+        "noise = 'records'",
         unit="all records of one client",
         relation=ANY_CHANGE,
         per_record=False,

@@ -4,19 +4,22 @@ The server's half is ``server_wire.py``. Both sides distrust the other equally: 
 shape, a dtype or a key that is not expected raises :class:`WireError` before any allocation.
 
     server → site   "model":        parameters by name, float32
-                    "instructions": the format, the terms (JSON) and the round; in PFA+ also the
-                                    model that a site is to have kept; else the use of "others";
-                                    of some sources of noise, a text of their own
-                    "others":       more models, to choose from or to be pulled to; or a vector that
-                                    a site is to add to its model over the round (SCAFFOLD)
-    site → server   "update":       one noisy vector, float32, shape (d,); or, where it is asked for
-                                    that, its one number along the model's last step, (1,)
-                    "choice":       the model that it chose privately, where it is asked to
+                    "instructions": the format, the terms (JSON) and the round; in PFA+ also which
+                                    model the site should have kept; otherwise the use of "others";
+                                    some sources of noise add a text of their own
+                    "others":       more models, from which the site chooses or to which it is
+                                    pulled; or a vector that the site adds to its model over the
+                                    round (SCAFFOLD)
+    site → server   "update":       one noisy vector, float32, shape (d,); or, if the server asks
+                                    for it, one number along the model's last step, shape (1,)
+                    "choice":       the model that the site chose privately, if it is asked to
                     "site":         constants that the profile discloses      (query.join)
                     "metrics":      metrics that the profile discloses        (evaluate)
-                    its kind:       one noisy payload of a kind of release that is sent, float32,
-                                    once a run, or before round 1 a part of a sum (query.KIND)
-                    its source:     such as a part of a sum in place of an update, uint64
+                    name of a kind of release:
+                                    one noisy payload, float32, once a run; or before round 1 a
+                                    part of a sum                             (query.KIND)
+                    name of a source of noise:
+                                    for example a part of a sum, uint64, in place of an update
                     or Error(120, "declined"), Error(121, "failed"), Error(122, "pending"),
                     Error(123, "refused")
 """

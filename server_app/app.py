@@ -75,14 +75,14 @@ def run_or_resume(grid: Grid, run_config: Mapping[str, Any]) -> RunResult:
     given, checkpoint = RunConfig.parse(with_files(config, Path.cwd())), None
     if given.simulation.stack:
         raise TermsError(
-            "'stack' is for simulations in one process (hdpfl compare); leave it out: sites of "
-            "their own, deployed or under Ray, train by themselves"
+            "'stack' works only in a simulation in one process (hdpfl compare); leave it out: "
+            "deployed sites, and sites under Ray, train separately"
         )
     if resumed:
         checkpoint = open_run(run_folder(resumed, given.server.runs_dir), given)
         if (began := checkpoint.origin.get("engine")) != engine_of(grid):
             raise CheckpointError(
-                f"run '{checkpoint.config.terms.run_id}' began as a {began} and this is a "
+                f"run '{checkpoint.config.terms.run_id}' began as a {began}, but this is a "
                 f"{engine_of(grid)}, with other sites; resume it with: hdpfl resume {resumed}"
             )
         if engine_of(grid) == "simulation":
@@ -110,8 +110,9 @@ def _with_own_task(config: dict[str, Any], grid: Grid) -> dict[str, Any]:
     """
     if engine_of(grid) == "deployment":
         raise TermsError(
-            "run config: 'dataset' names a file or a module, which is read in simulations alone; "
-            "set it to site, with [task], and let each profile's [data] name its own file"
+            "run config: 'dataset' names a file or a module, which is read only in "
+            "simulations; set it to 'site', with [task], and let the [data] of each profile "
+            "name the site's own file"
         )
     own: dict[str, Any] = tool("simulation.own_data.dataset").with_own_task(config, Path.cwd())
     return own

@@ -73,7 +73,7 @@ def plot_run(events: Sequence[Event], path: Path) -> None:
     """
     rounds = finished_rounds(events)
     if not rounds:
-        raise DataError("the run has finished no round; there is nothing to draw")
+        raise DataError("the run has no finished round, so there is nothing to draw")
     units = _metrics_by_unit(rounds)
     sites = list(dict.fromkeys(site for event in rounds for site in event["asked"]))
     heights = [2.6] * len(units) + [min(6.0, 1.6 + 0.2 * len(sites))]
@@ -133,12 +133,12 @@ def plot_demo(
     _draw_curves(left, curves, "Test accuracy of the global model")
     shown = np.concatenate([estimated, true])
     ends = [float(shown.min()) / 1.5, float(shown.max()) * 1.5]
-    right.plot(ends, ends, color="0.6", linewidth=1, label="the noise is disclosed")
-    from_updates = "a site, from its updates alone"
+    right.plot(ends, ends, color="0.6", linewidth=1, label="if sites disclosed their noise")
+    from_updates = "a site, estimated only from its updates"
     right.scatter(true, estimated, color=COLORS[1], zorder=3, label=from_updates)
     right.set(xscale="log", yscale="log")
     right.legend(frameon=False, loc="upper left")
-    title = "What the server finds out by itself"
+    title = "What the server finds by itself"
     label_axes(right, "true noise of a site", "estimated noise", title)
     save_figure(figure, path)
 

@@ -174,7 +174,7 @@ def check_strategy(name: str) -> Combination:
     if len(parts) + len(steps) < len(after) or len(steps) > 1:
         raise StrategyError(
             f"'strategy': '{name}': after '+' write a projection, a clustering or a splitting: "
-            f"{', '.join(_AROUND)}; or one server step: {', '.join(SERVER_STEPS)}"
+            f"{', '.join(_AROUND)}; or write one server step: {', '.join(SERVER_STEPS)}"
         )
     combination = Combination(weights.name if not after else name, weights, parts, *steps)
     if after:
@@ -187,8 +187,8 @@ def _strategy_of(name: str, whole: str) -> type[HDPStrategy]:
         return load_strategy(name)
     if name not in STRATEGIES:
         raise StrategyError(
-            f"'strategy': '{whole}' is not known; choose one of {', '.join(STRATEGIES)}, or write "
-            "module:Class for one of your own"
+            f"'strategy': '{whole}' is not known; choose one of {', '.join(STRATEGIES)}, or "
+            "write module:Class for your own strategy"
         )
     return STRATEGIES[name]
 

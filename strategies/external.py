@@ -33,7 +33,7 @@ def load_strategy(name: str) -> type[HDPStrategy]:
     strategy = load_own(name, "strategy", StrategyError, "class")
     kind = name.partition(":")[2]
     where = getattr(sys.modules[name.partition(":")[0]], "__file__", None) or name
-    fault = "is no subclass of strategies.core.base.HDPStrategy; make it one"
+    fault = "is not a subclass of strategies.core.base.HDPStrategy; make it one"
     if isinstance(strategy, type) and issubclass(strategy, HDPStrategy):
         if isinstance(getattr(strategy, "name", None), str):
             return strategy

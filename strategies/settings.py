@@ -53,7 +53,7 @@ def check_settings(
         if changed and name not in counting:
             runs = ", ".join(dict.fromkeys(counting.values()))
             raise TermsError(
-                f"{PREFIX}'{name}.{changed[0]}' is a setting of '{name}', and '{runs}' runs; "
+                f"{PREFIX}'{name}.{changed[0]}' is a setting of '{name}', but '{runs}' runs; "
                 f"leave it out, or take '{name}'"
             )
 

@@ -126,7 +126,7 @@ def test_every_key_that_a_page_sets_exists() -> None:
     named = {
         *given,
         *profile,
-        *(f"{table}.{key}" for table in ("policy", "training") for key in profile),
+        *(f"{table}.{key}" for table in ("policy", "training", "data") for key in profile),
         *(key.rpartition(".")[2] for key in settings),
     }
     count = 0

@@ -235,7 +235,7 @@ def test_three_hospitals_from_their_exports_to_signed_pages(tmp_path: Path) -> N
                 assert each in fault
             profile.write_text(profile.read_text().replace("[ledger]", f"{mapping}[ledger]"))
         found = shell("hdpfl-site", "profile", "check", "--terms", terms, *at)
-        assert "lost: 0 of " in found and "; 0 numbers clipped" in found, found
+        assert "lost: 0 of " in found and "; 0 numbers are clipped" in found, found
         warned = {line.split()[1] for line in found.splitlines() if line.startswith("warning")}
         assert warned - {"data:"} == {"anchor:", "disclosure:", "time:"}, found
         assert ("repeated id" in found) == ("data:" in warned) == (name == "Köln"), found

@@ -81,7 +81,9 @@ def check_may_keep(site: Site, folder: Path, model: FinalModel) -> None:
     ledger, run = site.ledger, site.terms.run_id
     begun = _first_entries(ledger.account())
     if run not in begun:
-        raise Declined(Reason.TERMS, "this site took no part in the run whose final model is sent")
+        raise Declined(
+            Reason.TERMS, "the server sent the final model of a run in which this site took no part"
+        )
     if ledger.frozen_plan(run) is not None:
         _ = site.paid_plan  # declines terms that changed
     try:
@@ -89,10 +91,10 @@ def check_may_keep(site: Site, folder: Path, model: FinalModel) -> None:
     except (DataError, TermsError):
         return
     if stored.terms.run_id == run and not _is_same(stored, model):
-        raise Declined(Reason.REPLAY, "another final model of the run is kept in [state]")
+        raise Declined(Reason.REPLAY, "[state] already keeps another final model of this run")
     if begun.get(stored.terms.run_id, 0) > begun[run]:
         raise Declined(
-            Reason.TERMS, "the model kept in [state] is that of a later run of this site's"
+            Reason.TERMS, "the model kept in [state] is that of a later run of this site"
         )
 
 
@@ -154,7 +156,7 @@ def load_final_model(folder: Path) -> FinalModel:
 
     path = folder / "model.safetensors"
     if not path.is_file():
-        raise DataError(f"no final model in {folder}; the site has finished no run yet")
+        raise DataError(f"{folder} holds no final model: the site has not finished a run yet")
     try:
         with safe_open(path, framework="numpy") as file:
             terms = terms_in(file.metadata())

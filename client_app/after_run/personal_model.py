@@ -159,4 +159,6 @@ def read_personal_model(path: Path) -> PersonalModel | None:
                 terms, {name: arrays[name] for name in order}, file.get_tensor(_OUTPUTS), kind
             )
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, OSError):
-        raise DataError(f"the personal model {path} is damaged; the next run makes one") from None
+        raise DataError(
+            f"the personal model {path} is damaged; the next run makes a new one"
+        ) from None

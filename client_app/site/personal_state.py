@@ -59,7 +59,7 @@ def personal_state_path(site: Site) -> Path:
     if folder is None:
         raise Declined(
             Reason.PROFILE,
-            "[state] is missing: the run keeps a model of its own at the site; set 'state.path'",
+            "[state] is missing, but the run keeps the site's own model there; set 'state.path'",
         )
     return kept_state_path(folder, site.terms)
 
@@ -88,7 +88,7 @@ def load_state(path: Path) -> PersonalState:
             return PersonalState(**facts, **vectors)
     except (SafetensorError, KeyError, OSError, ValueError, TypeError):
         raise DataError(
-            f"the personal part {path} is damaged; restore it, or remove it to start anew"
+            f"the personal part {path} is damaged; restore it, or remove it to start again"
         ) from None
 
 

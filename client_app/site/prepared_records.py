@@ -147,7 +147,7 @@ def records_of_run(
     if facts.unit != unit_of(source):
         raise DataError(
             "'data.id' or 'data.records-per-unit' changed since the run's records were prepared; "
-            "set it back, or prepare them anew: hdpfl-site prepare RUN"
+            "set it back, or prepare them again: hdpfl-site prepare RUN"
         )
     is_file = source.format not in TABLES  # a table that changed was declined above
     for what, is_other in (
@@ -156,8 +156,9 @@ def records_of_run(
     ):
         if is_other:
             log.warning(
-                "%s changed since the records of run '%s' were prepared; the run uses those, and "
-                "the change counts from the next approval on: hdpfl-site prepare RUN --dry-run",
+                "%s changed since the records of run '%s' were prepared; the run uses the "
+                "prepared records, and the change counts from the next approval on; see: "
+                "hdpfl-site prepare RUN --dry-run",
                 what,
                 terms.run_id,
             )
@@ -176,8 +177,8 @@ def without_withdrawn(prepared: PreparedRecords, account: Account, ledger: Path)
         return prepared.records
     if facts.key != account.withdrawal_key:
         raise LedgerError(
-            "the records were prepared under another key than that of the withdrawals, so that "
-            "none tells its unit; prepare them anew: hdpfl-site prepare RUN"
+            "the records were prepared under another key than that of the withdrawals, so no "
+            "record tells its unit; prepare them again: hdpfl-site prepare RUN"
         )
     return prepared.without({bytes.fromhex(unit) for unit in withdrawn.digests})
 
@@ -204,23 +205,23 @@ def read_prepared(path: Path) -> PreparedRecords:
     except OSError:
         raise _unusable("are not there or cannot be read") from None
     if _digest_of(content) != path.stem:
-        raise _unusable("are damaged: their content is not that of their name")
+        raise _unusable("are damaged: their content does not fit their name")
     try:
         head, arrays = _content_of(content)
         number, kind = head["format"], head["kind"]
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise _unusable("are in no file of safetensors with a head") from None
+        raise _unusable("are not in a safetensors file with a head") from None
     formats.RECORDS.check(number)
     if kind != KIND:
         raise DataError(
-            "the prepared records are of a kind that this version does not know: update "
-            "hdpfl-flower, or prepare them anew: hdpfl-site prepare RUN"
+            "this version does not know the kind of the prepared records: update hdpfl-flower, or "
+            "prepare them again: hdpfl-site prepare RUN"
         )
     return PreparedRecords(Facts.of(head["facts"]), arrays)
 
 
 def _unusable(fault: str) -> DataError:
-    return DataError(f"the prepared records {fault}; prepare them anew: hdpfl-site prepare RUN")
+    return DataError(f"the prepared records {fault}; prepare them again: hdpfl-site prepare RUN")
 
 
 def _mapped(path: Path) -> mmap.mmap:
@@ -295,7 +296,7 @@ def ask_tool(profile: Profile, terms: RunTerms) -> None:
         DataError: the tool could not be started, or broke off.
     """
     if profile.file is None:
-        raise Declined(Reason.PROFILE, "the profile was read from no file")
+        raise Declined(Reason.PROFILE, "the profile was not read from a file")
     # -P: never from the folder that the process happens to be in.
     command = [sys.executable, "-P", "-m", TOOL, str(profile.file)]
     try:
@@ -316,4 +317,4 @@ def _said(text: str) -> HDPFLError:
         if issubclass(kind, HDPFLError) and not issubclass(kind, Declined):
             error: HDPFLError = kind(str(said["text"]))
             return error
-    return DataError("the records cannot be prepared: the tool broke off; try hdpfl-site prepare")
+    return DataError("the records cannot be prepared: the tool broke off; try: hdpfl-site prepare")

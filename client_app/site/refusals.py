@@ -1,4 +1,4 @@
-"""Counts of refusals by reason, for the site's operator alone.
+"""Counts of refusals by reason, only for the site's operator.
 
 A refusal is no release, so the ledger's chain has no entry of it: a server that asks a million
 times must not make the chain a million entries long. The file has one row a reason; it stores no

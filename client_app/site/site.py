@@ -209,8 +209,8 @@ class Site:
         declared = profile.run.epsilon if kind.release == ClippedUpdate.release else None
         if not self.simulated and (lost := self.ledger.broken_off()) is not None:
             log.warning(
-                "the work on round %d broke off: its process was killed, or its disk was full; "
-                "nothing of it left",
+                "the work on round %d broke off, because its process was killed or the disk was "
+                "full; nothing of it left",
                 lost[1],
             )
         request = Request(
@@ -358,7 +358,7 @@ def open_site(context: Context, terms: RunTerms, profile: Profile | None) -> Sit
         return site
     if profile is None:
         raise Declined(
-            Reason.OTHER, "the node config names no 'profile': a deployed site needs one"
+            Reason.OTHER, "the node config names no 'profile', but a deployed site needs one"
         )
     check_no_own_dataset(terms)
     return Site(profile, terms, context.state)
@@ -373,6 +373,6 @@ def check_no_own_dataset(terms: RunTerms) -> None:
     if is_own(terms.dataset):
         raise Declined(
             Reason.POLICY,
-            "'dataset' names a file or a module, which only a simulation in process or under Ray "
-            "reads; a deployed run sets 'dataset' to site",
+            "'dataset' names a file or a module, but only a simulation in process or under Ray "
+            "reads one; a deployed run must set 'dataset' to site",
         )

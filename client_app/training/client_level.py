@@ -60,7 +60,7 @@ class ClientLevelTrainer:
         training = site.profile.training
         # The clipping of the whole update would eat an added offset.
         if instructions.use == wire.OFFSET:
-            raise Declined(Reason.TERMS, "an offset goes with noise = 'records' alone")
+            raise Declined(Reason.TERMS, "an offset is possible only with noise = 'records'")
         self._site, self._instructions = site, instructions
         self.models: Sequence[Arrays] = read_models(site, instructions)
         self.choose(0)
@@ -124,7 +124,9 @@ class ClientLevelTrainer:
         terms, server_round = self._instructions.terms, self._instructions.server_round
         # Without this a mistake in a caller would release an update without any noise.
         if plan is None and terms.source.site_plans:
-            raise Declined(Reason.TERMS, "an update without noise is for noise = 'server' alone")
+            raise Declined(
+                Reason.TERMS, "an update without noise is possible only with noise = 'server'"
+            )
         streams = self._site.streams(server_round, Update.release)
         # Stacked training of a simulation may have left it for this very request.
         end, start = self._site.trained(self._instructions.digest, Update.release), self.start

@@ -212,14 +212,16 @@ def load_personal_model(path: Path, size: int, kind: str = "") -> Vector | None:
             vector: Vector = file.get_tensor(PERSONAL)
             trained_as = _training(file.metadata())["kind"]
     except (SafetensorError, KeyError, OSError, ValueError):
-        raise DataError(f"the personal model {path} is damaged; remove it to start anew") from None
+        raise DataError(f"the personal model {path} is damaged; remove it to start again") from None
     if kind and trained_as != kind:
         raise DataError(
-            f"the personal model {path} was trained with other noise than 'second' says; "
-            "remove it to start anew"
+            f"the personal model {path} was trained with other noise than 'second' says; remove "
+            "it to start again"
         )
     if vector.shape != (size,) or vector.dtype != np.float32:
-        raise DataError(f"the personal model {path} is of another model; remove it to start anew")
+        raise DataError(
+            f"the personal model {path} does not fit the run's model; remove it to start again"
+        )
     return vector
 
 

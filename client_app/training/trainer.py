@@ -90,7 +90,7 @@ class Trainer:
         self.pull = (pull, self._whole(anchor)) if pull else None
         self.offset = flatten(self.models[1]) if instructions.use == wire.OFFSET else None
         if self.offset is not None and self.personal is not None:
-            raise Declined(Reason.TERMS, "an offset goes without personal parts and masks")
+            raise Declined(Reason.TERMS, "an offset is not possible with personal parts or masks")
         pull_share(self.pull, terms.learning_rate)
         # Here, not after the training: a wrong model in the memory is refused before a release.
         self._direction = None

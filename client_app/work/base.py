@@ -114,7 +114,9 @@ class OwnRound:
         if (vector is not None and vector.shape != (work.own_size,)) or (
             summed is not None and summed.shape != (sent,)
         ):
-            raise DataError(f"the personal part {self.path} is of another model; remove it")
+            raise DataError(
+                f"the personal part {self.path} does not fit the run's model; remove it"
+            )
 
     @property
     def own(self) -> Vector:

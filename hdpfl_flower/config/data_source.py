@@ -58,60 +58,68 @@ class OwnColumn(RedactedModel):
     """
 
     name: str = Field(
-        "", description="Its name in the site's table; empty: the schema's name or an alias."
+        "",
+        description="The column's name in the site's table. Empty: it has the schema's "
+        "name or an alias.",
     )
     factor: Finite = Field(
         1.0,
-        description="A number of the table times `factor`, plus `offset`, has the schema's "
-        "unit: 38.67 for cholesterol from mmol/l to mg/dl.",
+        description="A number of the table times `factor`, plus `offset`, has the schema's unit. "
+        "Example: 38.67 for cholesterol from mmol/l to mg/dl.",
     )
-    offset: Finite = Field(0.0, description="Is added after `factor`.")
+    offset: Finite = Field(0.0, description="The number that is added after `factor`.")
     to: Literal["", "age", "days"] = Field(
         "",
-        description="The cells are dates: `age` is the completed years from the date to "
-        "`reference`; `days` the days from `reference` to the date, negative before it.",
+        description="The cells are dates, and become numbers. `age`: the completed years from the "
+        "date to `reference`. `days`: the days from `reference` to the date; they are negative if "
+        "the date is before it.",
     )
     date_formats: Annotated[Texts, Field(min_length=1)] = Field(
         ("%Y-%m-%d",),
-        description="How its dates are written, the first that fits counts: `%d.%m.%Y`, "
-        "`%Y-%m-%dT%H:%M:%S%z` (FHIR; the date as written counts), `%d%b%Y` (SAS; English months).",
+        description="How the dates of the column are written; the first form that fits counts. "
+        "Examples: `%d.%m.%Y`, `%Y-%m-%dT%H:%M:%S%z` (FHIR; the date counts as it is written), "
+        "`%d%b%Y` (SAS; English months).",
     )
     century_from: Annotated[int, Field(ge=0, le=9900)] = Field(
-        0, description="The first of the hundred years in which years of two digits (`%y`) lie."
+        0, description="The first of the hundred years in which years with two digits (`%y`) lie."
     )
     below_limit: Literal["", "half", "limit"] = Field(
         "",
-        description="How `<3` is read: as half of the limit, or as the limit itself; `>500` "
-        "then is 500. Empty: it cannot be read.",
+        description="How the site reads `<3`: as half of the limit, or as the limit itself. "
+        "`>500` is then read as 500. Empty: such a cell cannot be read.",
     )
     strip: Texts = Field(
         (),
-        description='Marks, and the one unit, at an end of its numbers: `["mg/l"]`. Cells with '
-        "two of them are an error of the check: write `units`.",
+        description='Marks, and one unit, that stand at an end of the numbers: `["mg/l"]`. If the '
+        "cells hold two units, the check reports an error: write `units`.",
     )
     units: Annotated[dict[str, Finite], AfterValidator(_factors)] = Field(
         {},
-        description="Units at the end of its numbers, each with the factor by which a number "
-        'with it is multiplied: `{ "mg/l" = 1.0, "mg/dl" = 10.0 }`. A number without any stays.',
+        description="Units that stand at the end of the numbers. A number with a unit is "
+        'multiplied by the unit\'s factor: `{ "mg/l" = 1.0, "mg/dl" = 10.0 }`. A number without a '
+        "unit stays as it is.",
     )
     trailing_minus: bool = Field(
-        False, description="`5.2-` is −5.2, as SAP writes it; without, it cannot be read."
+        False,
+        description="If true, `5.2-` is read as −5.2; SAP writes numbers so. If false, "
+        "it cannot be read.",
     )
     absent: bool = Field(
         False,
-        description="This site does not have the column: it is filled in every record, as a "
-        "missing cell is, which the check counts and the report names.",
+        description="If true, this site does not have the column. It is then filled in every "
+        "record like a missing cell; the check counts this, and the report names the column.",
     )
     reference: str = Field(
         "",
-        description="A date, `2024-12-31`, or the name of a column of the site's table with dates "
-        "in the same formats. Never today's: records would change from day to day.",
+        description="A date, such as `2024-12-31`, or the name of a column of the site's table "
+        "whose dates have the same formats. Do not change it to each day's date: the records "
+        "would change from day to day.",
     )
-    missing: Texts = Field((), description="Marks of a missing value in this column alone.")
+    missing: Texts = Field((), description="Marks of a missing value in only this column.")
     values: Annotated[dict[str, str], BeforeValidator(_texts_by_text)] = Field(
         {},
-        description='The site\'s own values: `{ W = "female", M = "male" }`, each with one '
-        "that the schema's category or class holds.",
+        description="The site's own values, each with a value of the schema's category or class: "
+        '`{ W = "female", M = "male" }`.',
     )
 
     @model_validator(mode="after")
@@ -232,27 +240,29 @@ Encoding = Literal[
 class TableFile(RedactedModel):
     """A table in a file or a database: ``[data]``, and each of ``[data.tables]``."""
 
-    path: AFile = Field(Path(), description="The file or folder.")
-    encoding: Encoding = Field("utf-8", description="How the texts of a CSV are written.")
+    path: AFile = Field(Path(), description="The file or the folder.")
+    encoding: Encoding = Field("utf-8", description="The encoding of a CSV file.")
     delimiter: str = Field(
         "",
-        description="The character between the cells of a CSV; empty: the comma, semicolon, tab "
-        "or bar with which the header has most columns.",
+        description="The character between the cells of a CSV file. Empty: the comma, semicolon, "
+        "tab or bar that gives the header the most columns.",
     )
     skip: Annotated[int, Field(ge=0)] = Field(
-        0, description="Lines before the header of a CSV or a sheet; 0: titles are found."
+        0,
+        description="Lines before the header of a CSV file or a sheet. 0: the title lines are "
+        "found without it.",
     )
-    sheet: str = Field("", description="Sheet of a workbook; empty: the only one with cells.")
+    sheet: str = Field("", description="Sheet of a workbook. Empty: the only sheet that has cells.")
     select: str = Field(
         "",
-        description="One SELECT in the own SQL of an SQLite or PostgreSQL database; empty: all of "
-        "the only table of an SQLite database.",
+        description="One SELECT in the SQL of an SQLite or PostgreSQL database. Empty: the whole "
+        "table of an SQLite database that has only one.",
     )
     connection: str = Field(
         "",
-        description="PostgreSQL: a connection string without a password "
-        "(`host=db dbname=lab user=reader`; the password comes from libpq's `PGPASSWORD` or "
-        "password file), or `$NAME`: the environment variable that holds one.",
+        description="For PostgreSQL: a connection string without a password (`host=db dbname=lab "
+        "user=reader`), or `$NAME`, the environment variable that holds the string. The password "
+        "comes from libpq's `PGPASSWORD` or password file.",
     )
 
     @model_validator(mode="after")
@@ -284,8 +294,9 @@ class QueryTable(TableFile):
 
     id: str = Field(
         "",
-        description="Its column of the protected unit, or an expression of its columns; empty: "
-        'the column that the result names so; `"-"`: no row is of a unit (a list of codes).',
+        description="The table's column of the protected unit, or an expression of its columns. "
+        'Empty: the column that `data.id` names. `"-"`: no row belongs to a unit (a list of '
+        "codes).",
     )
 
 
@@ -294,64 +305,71 @@ class DataSource(TableFile):
 
     format: Literal["table", "csv", "parquet", "npz", "images"] = Field(
         "table",
-        description="A `table` of any kind of file is read by the run's public schema, a `csv` or "
-        "`parquet` likewise, which refuses other kinds; `npz` holds arrays `x` and `y`; `images` "
-        "is a folder with a subfolder a class, named 0, 1, 2, …",
+        description="`table`: a table in a file of any kind, read by the run's public schema. "
+        "`csv` and `parquet`: the same, but any other kind of file is refused. `npz`: a file with "
+        "arrays `x` and `y`. `images`: a folder with a subfolder for each class, named 0, 1, 2, …",
     )
     query: str = Field(
         "",
-        description="One SELECT of DuckDB over the tables of `[data.tables]`, in place of `path`; "
-        "it must give each unit the same rows whatever other units there are, which is tried.",
+        description="One SELECT of DuckDB over the tables of `[data.tables]`, in place of `path`. "
+        "It must give each unit the same rows, whatever other units there are; an import tests "
+        "this.",
     )
     tables: dict[str, Annotated[QueryTable, BeforeValidator(_a_path)]] = Field(
-        {}, description="Tables that `query` reads, a file each: see `[data.tables.NAME]`."
+        {},
+        description="The tables that `query` reads, each with its own file: see "
+        "`[data.tables.NAME]`.",
     )
     holdout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,
-        description="Share of the records kept out of training, for the site's own test: drawn "
-        "once, by the id, or else by the row or file as it is stored. A column added draws anew.",
+        description="Share of the records that is kept out of training, for the site's own test. "
+        "The draw is fixed: it depends on the id, or, without an id, on the row or file as it is "
+        "stored. So without an id a new column changes the draw.",
     )
     id: str = Field(
         "",
-        description="Column of the protected unit, such as a patient's number; of images `folder`: "
-        "each folder inside of a class's is a unit, and the run's `task.id` is folder. "
-        "The run's schema must name the same column. "
-        "Empty: a row or image is a unit, and the site declines a run whose schema names an id.",
+        description="Column of the protected unit, such as a patient's number. The run's schema "
+        "must name the same column. For images write `folder`: each folder inside a class folder "
+        "is then a unit, and the run's `task.id` must be folder. Empty: a row or an image is a "
+        "unit, and the site declines a run whose schema names an id.",
     )
     row: Annotated[str, Field(pattern=r"^(first|last by \S.*)$")] = Field(
         "first",
-        description="The labelled row of an id that training uses: `first`, or `last by COLUMN` of "
-        "the site's table: the latest day, read by `data.columns.COLUMN`, of one day the last row; "
-        "one without a date only where the id has none.",
+        description="Which labelled row of an id training uses. `first`: the first row. `last by "
+        "COLUMN`: the row with the latest day in this column of the site's table, read by "
+        "`data.columns.COLUMN`; of several rows of this day, the last one. A row without a date "
+        "is used only if the id has no row with a date.",
     )
     records_per_unit: Annotated[int, Field(ge=1, le=64)] = Field(
         1,
-        description="Rows of an id that DP-SGD uses, in the order of `row` (from the latest "
-        "day): the mean of their gradients is clipped as one, and ε is still that of the id. All "
-        "else uses one record.",
+        description="How many rows of an id DP-SGD uses, in the order of `row` (from the latest "
+        "day). The mean of their gradients is clipped as one gradient, and ε still protects the "
+        "id. Everything else uses one record.",
     )
     decimal: Literal[".", ","] = Field(
-        ".", description="The mark in a number: with a comma 1,5 is one and 1.5 is none."
+        ".", description="The decimal mark: with a comma, 1,5 is a number and 1.5 is not."
     )
     thousands: Literal["", ".", ",", "'", " "] = Field(
-        "", description="What may stand between groups of three digits: 1.234,5."
+        "", description="The mark that may stand between groups of three digits, as in 1.234,5."
     )
     missing: Texts = Field(
-        (), description="The site's own marks of a missing value, beside the schema's."
+        (), description="The site's own marks of a missing value, in addition to the schema's."
     )
     subgroups: Texts = Field(
         (),
-        description='Columns of the schema, or else of this site\'s own table, such as `["sex"]`: '
-        "`hdpfl-site evaluate` measures a model on each of their values that has 20 units or more. "
-        "Nothing of it is sent.",
+        description='Columns of the schema or of this site\'s own table, such as `["sex"]`. '
+        "`hdpfl-site evaluate` measures a model on each of their values that has 20 units or "
+        "more. Nothing of this is sent.",
     )
     bits: Annotated[int, Field(ge=9, le=16)] = Field(
         16,
-        description="Bits of grey images that have more than 8, such as 12 of a CT: the "
-        "greatest number of these bits becomes 1.",
+        description="Bits of grey images that have more than 8, such as 12 for a CT. The greatest "
+        "number with so many bits becomes 1.",
     )
     columns: dict[str, OwnColumn] = Field(
-        {}, description="How columns of the schema are written here: see `[data.columns.NAME]`."
+        {},
+        description="How columns of the schema are written at this site: see "
+        "`[data.columns.NAME]`.",
     )
     _withdrawn: Callable[[], Withdrawn] | None = PrivateAttr(None)
     _frozen: Callable[[], Path | None] | None = PrivateAttr(None)

@@ -37,42 +37,43 @@ Disclosure = Literal[
 
 
 class Budget(RedactedModel):
-    """An (ε, δ): ``epsilon = inf`` means no privacy, and every report says so."""
+    """An (ε, δ). ``epsilon = inf`` means no privacy, and every report says so."""
 
     epsilon: Epsilon = Field(
-        description="ε: of all runs together in `[budget]`, of one run in `[run]`; `inf`: no "
-        "privacy, and every report says so."
+        description="ε of all runs together in `[budget]`, and of one run in `[run]`. `inf` means "
+        "no privacy, and every report says so."
     )
     delta: Delta = Field(
-        description="δ, likewise; below 1 / `training.declared-records`. 1e-5 or less is usual."
+        description="δ of all runs together in `[budget]`, and of one run in `[run]`. It "
+        "must be below 1 / `training.declared-records`; 1e-5 or less is usual."
     )
 
 
 class LifetimeBudget(Budget):
-    """An (ε, δ) of all runs together, and the number of answers without noise beside it."""
+    """The (ε, δ) of all runs together, and the number of answers without noise."""
 
     exact_answers: Annotated[int, Field(ge=0)] = Field(
         0,
-        description="Answers **without noise** that may ever leave, of all runs together, where "
-        "`disclose` lists `metrics`: one for each model that is tested on the held-out records, "
-        "lost ones counted. ε does not cover them. A simulated site has no such bound.",
+        description="Answers **without noise** that may ever leave, for all runs together, if "
+        "`disclose` lists `metrics`. Each model that is tested on the held-out records takes one; "
+        "lost answers count, too. ε does not cover them. A simulated site has no such bound.",
     )
 
 
 class Training(RedactedModel):
-    """How the site trains; q, steps and divisor follow from the first two alone.
+    """How the site trains; q, steps and divisor follow only from the first two keys.
 
     The true number of records never enters: it would disclose a single one.
     """
 
     batch_size: AtLeastOne = Field(
         description="Expected size b of a Poisson batch: each step takes every record with "
-        "probability b / N. Larger batches suffer a little less from the noise; 'all': b = N, best "
-        "where sites send parts of one sum."
+        'probability b / N. Larger batches suffer a little less from the noise. `"all"` means b = '
+        "N; it is best if sites send parts of one sum."
     )
     declared_records: AtLeastOne = Field(
-        description="The N that the site plans with, a constant that counts as public: round it. "
-        "It should be close to the number of records for training."
+        description="The N that the site plans with. It is a constant and counts as public: round "
+        "it. It should be close to the number of records for training."
     )
 
     @model_validator(mode="before")
@@ -83,16 +84,18 @@ class Training(RedactedModel):
         return {**data, "batch-size": data.get("declared-records")} if takes_all else data
 
     physical_batch: AtLeastOne = Field(
-        256, description="Records in memory at once; a lower number gives the same result."
+        256, description="Records that are in memory at once. A lower number gives the same result."
     )
-    device: str = Field("auto", description="auto (a GPU where there is one), cpu, cuda or cuda:N.")
+    device: str = Field(
+        "auto", description="`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`."
+    )
     engine: Literal["auto", "linear", "bookkeeping", "vmap", "opacus"] = Field(
         "auto",
-        description="How gradients of single records are computed; auto: the fastest that the "
-        "model allows.",
+        description="How the gradients of single records are computed. `auto` takes the fastest "
+        "engine that the model allows.",
     )
     torch_threads: Annotated[int, Field(ge=0)] = Field(
-        0, description="Threads of a training process; 0: as many as cores."
+        0, description="Threads of a training process; 0: as many as there are cores."
     )
 
 
@@ -100,67 +103,70 @@ class Policy(SharingPolicy):
     """Bounds on proposed runs, beyond which the site declines."""
 
     strategies: Annotated[tuple[str, ...], AList] = Field(
-        (), description="Strategies that are allowed; empty: any."
+        (), description="Strategies that this site allows; empty: any."
     )
     models: Annotated[tuple[str, ...], AList] = Field(
         (),
-        description="`module:function` models that may be built here: they are code of yours. "
-        "The package's own models need no entry.",
+        description="Models `module:function` that may be built here. They are code that runs "
+        "beside the records. The package's own models need no entry.",
     )
     weights: Annotated[tuple[str, ...], AList] = Field(
         (),
-        description="Digests, `sha256:…`, of the files of weights that a frozen `backbone` may "
-        "have here, as `hdpfl-site approve FILE` prints them.",
+        description="Digests `sha256:…` of the files of weights that a frozen `backbone` may use "
+        "here. `hdpfl-site approve FILE` prints them.",
     )
-    max_rounds: AtLeastOne = Field(1000, description="Most rounds of a run.")
-    max_local_epochs: AtLeastOne = Field(100, description="Most local epochs of a round.")
+    max_rounds: AtLeastOne = Field(1000, description="The most rounds of a run.")
+    max_local_epochs: AtLeastOne = Field(100, description="The most local epochs of a round.")
     max_local_steps: AtLeastOne = Field(
-        10_000, description="Most local steps of a round, where the terms set steps."
+        10_000, description="The most local steps of a round, if the terms set steps."
     )
     max_steps: AtLeastOne = Field(
         1_000_000,
-        description="Most noisy steps of a run: all rounds, and both models where a private "
-        "personal model is trained. Checked before the noise is calibrated, which takes minutes "
-        "for ten million steps.",
+        description="The most noisy steps of a run. All rounds count, and both models if a "
+        "private personal model is trained. The site checks this before it calibrates the noise, "
+        "because that takes minutes for ten million steps.",
     )
     min_clip_norm: Annotated[float, Field(gt=0)] = Field(
-        1e-4, description="Least bound on a gradient."
+        1e-4, description="The least bound on a gradient (`clip-norm`)."
     )
     max_clip_norm: Annotated[float, Field(gt=0)] = Field(
-        1e4, description="Largest bound on a gradient."
+        1e4, description="The largest bound on a gradient (`clip-norm`)."
     )
     max_payload_mb: Annotated[float, Field(gt=0)] = Field(
         512.0,
-        description="Largest model in megabytes: of the messages, and of the network that the "
-        "terms name, whose size is computed before it takes memory. Never above 2,048.",
+        description="The largest model in megabytes. It bounds the messages, and the network that "
+        "the terms name; the site computes the network's size before the network takes memory. It "
+        "is never above 2,048.",
     )
     runs: Annotated[int, Field(ge=0)] = Field(
         0,
-        description="Runs that may ever be charged, or send clipped updates without noise "
-        "(`trust-server`); 0: any number that the budget holds.",
+        description="How many runs may ever be charged, or may send clipped updates without noise "
+        "(`trust-server`). 0: as many as the budget holds.",
     )
     client_noise: bool = Field(
         False,
-        description='Whether terms may set `noise = "client"`: the site clips and noises its '
-        "whole update, and the unit is all of its records. Without it the site declines such a "
-        "run; a simulated site allows it.",
+        description='Whether terms may set `noise = "client"`. Then the site clips its whole '
+        "update and adds noise to it, and the protected unit is all of the site's records. If "
+        "this is false, the site declines such a run. A simulated site allows it.",
     )
     min_count: Annotated[int, Field(ge=0)] = Field(
         0,
-        description="Least count that a first message may show: smaller noisy ones leave as 0, and "
-        "a site with fewer records sends zeros alone. A run that sums the sites is declined.",
+        description="The least count that a first message may show. A smaller noisy count leaves "
+        "as 0, and a site with fewer records sends only zeros. If this is set, the site declines "
+        "a run that sums the sites.",
     )
     extra_releases: bool = Field(
         True,
-        description="Whether terms may ask for charged mechanisms beside the rounds' noisy steps: "
-        "the tables of `first`, those of `after` but `shrink`, and `choice`. They are part of the "
-        "run's ε either way. With false the site declines such a run; other sites may take part.",
+        description="Whether terms may ask for charged mechanisms beside the noisy steps of the "
+        "rounds: the tables of `first`, those of `after` except `shrink`, and `choice`. The run's "
+        "ε covers them in either case. If this is false, the site declines such a run; other "
+        "sites may take part.",
     )
     only_named: Annotated[str, Field(pattern=rf"^({FINGERPRINT.pattern})?$")] = Field(
         "",
-        description="The fingerprint of this node's public key, as `ssh-keygen -lf SITE.pub` "
-        "prints it: `SHA256:…`. A run whose `sites` do not list it is declined, and is no request "
-        "that waits here. Empty: such runs wait for approval like all others.",
+        description="The fingerprint `SHA256:…` of this node's public key, as `ssh-keygen -lf "
+        "SITE.pub` prints it. The site declines a run whose `sites` do not list it, and stores no "
+        "request for it. Empty: such a run waits for approval like every other run.",
     )
 
 
@@ -169,34 +175,36 @@ class Standing(RedactedModel):
 
     until: date | None = Field(
         None,
-        description="Last day, `2027-12-31`, of the site's clock; later runs, and rounds, wait for "
-        "approval. Without it: no last day.",
+        description="The last day by the site's clock, such as `2027-12-31`. Later runs and later "
+        "rounds wait for approval. Without it there is no last day.",
     )
     max_rounds: AtLeastOne | None = Field(
-        None, description="Most rounds of such a run; without it: `policy.max-rounds`."
+        None, description="The most rounds of such a run. Default: `policy.max-rounds`."
     )
 
 
 class LedgerPaths(RedactedModel):
-    """Where the budget ledger lies; ``anchor`` belongs on other storage."""
+    """Where the budget ledger lies. ``anchor`` should lie on other storage."""
 
     path: AFile = Field(
-        description="The SQLite file of the budget, on a local disk: one for all that uses the "
-        "same records. `hdpfl-site ledger --init` creates it."
+        description="The SQLite file of the budget, on a local disk. Use one ledger for "
+        "everything that uses the same records. `hdpfl-site ledger --init` creates it."
     )
     anchor: AFile | None = Field(
-        None, description="A small file, best on other storage, that reveals an older ledger."
+        None,
+        description="A small file, best on other storage. It reveals that an older copy "
+        "of the ledger was put back.",
     )
 
 
 class State(RedactedModel):
     """The site's own folder: the final model of the last run, and its personal models."""
 
-    path: AFile = Field(description="The folder.")
+    path: AFile = Field(description="The folder's path.")
 
 
 class Simulation(RedactedModel):
-    """Mark of a simulated node: seeded noise without protection."""
+    """Marks a simulated node: its noise comes from a seed and protects nothing."""
 
     seed: Annotated[int, Field(ge=0)] = Field(description="Seed of the noise and the batches.")
 
@@ -205,12 +213,14 @@ class Profile(RedactedModel):
     """Everything a site decides for itself. Frozen, validated, redacted."""
 
     format: Annotated[int, Field(ge=1)] = Field(
-        1, description="Number of the profile's form; a version refuses those it does not know."
+        1,
+        description="Number of the profile's format. A version of hdpfl-flower refuses a "
+        "number that it does not know.",
     )
     name: Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")] = Field(
         "",
-        description="Name of this site, such as a hospital's, for the head of its own report. "
-        "It is never sent.",
+        description="Name of this site, such as the hospital's name, for the head of its own "
+        "report. It is never sent.",
     )
     budget: LifetimeBudget
     run: Budget
@@ -223,36 +233,38 @@ class Profile(RedactedModel):
     simulation: Simulation | None = None
     approval: Literal["each-run", "standing"] = Field(
         "each-run",
-        description="Which runs this site takes part in: those that `hdpfl-site approve RUN` "
-        "approved (each-run), or all that `[policy]`, `[run]`, `[budget]` and `[standing]` allow "
-        "(standing). A simulated site needs no approval.",
+        description="Which runs this site takes part in. `each-run`: the runs that `hdpfl-site "
+        "approve` approved. `standing`: all runs that `[policy]`, `[run]`, `[budget]` and "
+        "`[standing]` allow. A simulated site needs no approval.",
     )
     disclose: Annotated[tuple[Disclosure, ...], AList] = Field(
         (),
-        description="What may leave the site although ε does not cover it: constants of the "
-        "profile when the site joins, and metrics of a model on held-out records "
-        "(`personal-metrics`, beside `metrics`: also those of the site's own model). A strategy "
-        "that needs one of them leaves out a site that does not disclose it. `noise-std` is the "
-        "noise of an update's coordinate, which updates show in time anyway.",
+        description="What may leave the site although ε does not cover it. Listed constants of "
+        "the profile leave when the site joins a run. `metrics` are figures of a model on the "
+        "held-out records; `personal-metrics`, listed beside `metrics`, are those of the site's "
+        "own model. A strategy that needs one of these values leaves out a site that does not "
+        "disclose it. `noise-std` is the noise in a coordinate of an update; over time the "
+        "updates show it anyway.",
     )
     trust_server: bool = Field(
         False,
-        description="Whether clipped updates **without noise** may leave where the terms set "
-        '`noise = "server"`: the server then adds the noise and keeps the account, and this '
-        "ledger's ε does not cover them. Without it the site declines such a run.",
+        description="Whether clipped updates **without noise** may leave if the terms set `noise "
+        '= "server"`. Then the server adds the noise and keeps the account, and the ε of this '
+        "ledger does not cover these updates. If this is false, the site declines such a run.",
     )
     reply_after: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         0.0,
-        description="Seconds after a request at which every reply leaves, a refusal too, so that "
-        "its time reveals nothing of the records. Take more than the longest round needs: later "
-        "work leaves at the next multiple. It must be below the run's `round-timeout`. 0: a reply "
-        "leaves when it is ready, and the report names that gap.",
+        description="Every reply, also a refusal, leaves so many seconds after its request, so "
+        "that its time reveals nothing about the records. Choose more seconds than the longest "
+        "round needs: a reply that is late leaves at the next multiple. The value must be below "
+        "the run's `round-timeout`. 0: a reply leaves when it is ready, and the report names this "
+        "gap.",
     )
     notify: AFile | None = Field(
         None,
-        description="Told by the exporter of requests that wait and of a budget that admits no "
-        "further run like the last: path of a program that reads a notice (JSON) from standard "
-        "input, or of a file with a URL to post it to.",
+        description="Where the exporter sends a notice (JSON) when a request waits, or when the "
+        "budget admits no further run like the last one. It is the path of a program that reads "
+        "the notice from standard input, or of a file with the URL to which the notice is posted.",
     )
 
     @model_validator(mode="after")

@@ -44,12 +44,12 @@ class RunConfig:
     """Every group of a run's keys.
 
     Attributes:
-        terms: plan, training, tests and consent of a site; the only group that is sent.
-        server: keys of the server alone.
-        simulation: draws of a simulation's sites.
-        settings: the strategies' own, by the strategy's name; not validated here.
-        rate_is_open: ``learning-rate`` is ``auto``, and no strategy has settled it yet; until then
-            ``terms`` hold a stand-in.
+        terms: keys for plan, training, tests and consent of a site; the only group that is sent.
+        server: keys that only the server reads.
+        simulation: keys from which simulated sites are drawn.
+        settings: settings of strategies by the strategy's name; they are not validated here.
+        rate_is_open: whether ``learning-rate`` is ``auto`` and no strategy has settled it yet;
+            until then ``terms`` hold a stand-in.
     """
 
     terms: RunTerms = field(default_factory=RunTerms)
@@ -63,8 +63,8 @@ class RunConfig:
         """Return the groups written in ``run_config``.
 
         Raises:
-            TermsError: a key is unknown, or a value has the wrong type or range; every mistake
-                is named in one line.
+            TermsError: a key is unknown, or a value has the wrong type or range; one line names
+                every mistake.
         """
         flat, tables = _split(run_config)
         wrong = [*_unknown(flat), *_misplaced(tables)]
@@ -96,16 +96,16 @@ class RunConfig:
 
     @classmethod
     def load(cls, path: Path, apart: Collection[str] = (), *, mailed: bool = False) -> Self:
-        """Return the groups in the TOML file at ``path``: run config keys, and a table a strategy.
+        """Return the groups in the TOML file at ``path``: run config keys and tables of strategies.
 
-        A path in ``schema``, ``start`` or ``backbone.weights`` starts at the file's folder; the
-        text or the digest of its file replaces it. Keys ``apart`` are left out. A file that was
-        ``mailed`` by another party opens no file outside of its own folder.
+        A path in ``schema``, ``start`` or ``backbone.weights`` starts at the folder of the file.
+        The text or the digest of the named file replaces the path. Keys ``apart`` are left out. A
+        file that was ``mailed`` by another party can open no file outside of its own folder.
 
         Raises:
-            TermsError: the file is missing or not TOML, or the keys are wrong, or name a file
-                outside.
-            DataError: a file of weights that it names is not there.
+            TermsError: the file is missing or is not TOML, or keys are wrong or name a file outside
+                of the folder.
+            DataError: a named file of weights does not exist.
         """
         try:
             read = tomllib.loads(_read_bounded(path))
@@ -122,7 +122,7 @@ class RunConfig:
         raise TermsError(f"terms {path}{fault}")
 
     def with_noise(self, noise: str) -> Self:
-        """Return the configuration under another source of noise, open keys with its defaults.
+        """Return the configuration with another source of noise and its defaults for open keys.
 
         Raises:
             TermsError: there is no source of that name.
@@ -153,9 +153,10 @@ class RunConfig:
     def with_rate(self, *, is_found: bool, is_plain: bool = True) -> Self:
         """Return the configuration with a number for ``learning-rate``: no site is sent ``auto``.
 
-        0.3/C where the server finds its own rate, else 0.1/C, with which k steps move a local model
-        by 0.1·k at most. C is 1 where the noise is not of records. With ``is_plain``, a server step
-        without a default rate of its own, an open server's rate is that of the source of noise.
+        The number is 0.3/C if the server finds its own rate, and else 0.1/C, with which k steps
+        move a local model by at most 0.1·k. C is 1 if the noise is not per record. ``is_plain``
+        means that the server step has no default rate of its own: an open rate of the server is
+        then that of the source of noise.
         """
         bound = self.terms.clip_norm if self.terms.source.per_record else 1.0
         if is_found:

@@ -51,75 +51,87 @@ class ServerTerms(Settings):
 
     fraction: Share = Field(
         1.0,
-        description="Share of the sites asked each round; amplification with noise = server alone.",
+        description="Share of the sites that is asked in each round. Sampling lowers ε only "
+        "with noise = server.",
     )
-    quorum: Count = Field(0, description="Updates a round needs; 0: two thirds of those asked.")
-    min_sites: AtLeastOne = Field(2, description="Sites to wait for before the first round.")
+    quorum: Count = Field(
+        0, description="Updates that a round needs. 0 means two thirds of the sites asked."
+    )
+    min_sites: AtLeastOne = Field(
+        2, description="Number of sites to wait for before the first round."
+    )
     join_timeout: Positive = Field(
         120.0,
-        description="Seconds to wait for min-sites, and for the operators of sites that are "
-        "online to approve the run; a day is 86400.",
+        description="Seconds to wait for min-sites, and for the operators of online sites to "
+        "approve the run. A day is 86400.",
     )
     round_timeout: Positive = Field(3600.0, description="Seconds to wait for a round's replies.")
     memory_mb: Positive = Field(
         4096.0,
-        description="Most megabytes that a strategy keeps of the sites' vectors: starts "
-        "(splittings) or control variates (scaffold). A run that needs more is refused before "
-        "round 1, a site that joins later for the round.",
+        description="Most megabytes of sites' vectors that a strategy keeps: starts "
+        "(splittings) or control variates (scaffold). A run that needs more is "
+        "refused before round 1. A site that joins later and would need more is "
+        "left out of the round.",
     )
-    runs_dir: str = Field("", description="Folder of the runs; empty: $HDPFL_HOME/runs.")
+    runs_dir: str = Field("", description="Folder of the runs. Empty means $HDPFL_HOME/runs.")
     notify: str = Field(
         "",
-        description="Told of a site whose approval is pending, and of the run's end: path of a "
-        "program that reads a notice (JSON) from standard input, or of a file with a URL to post "
-        "it to.",
+        description="Where to send a notice when a site's approval is pending, and when the "
+        "run ends: path of a program that reads the notice (JSON) from standard "
+        "input, or of a file that holds a URL to post it to.",
     )
     public_split: str = Field(
         "auto",
-        description="PFA: whose ε are loose (public), among all sites that joined: auto (gmm, or "
-        "none where a single site's leaving moves others across), gmm (PFA's), kmeans, "
-        "top:SHARE or threshold:EPSILON.",
+        description="For PFA: how the sites that joined are split into public ones (with a "
+        "loose ε) and private ones: gmm (as in PFA), kmeans, top:SHARE, "
+        "threshold:EPSILON, or auto. auto is gmm, or no public site if the split "
+        "changes for other sites when a single site leaves.",
     )
     require_public: bool = Field(
         False,
-        description="Draw a round's sites again until one of them is public, for any "
-        "strategy; sites must disclose their ε.",
+        description="Draw the sites of a round again until one of them is public, for any "
+        "strategy. Sites must disclose their ε.",
     )
     guard: Literal["none", "cap", "content"] = Field(
         "none",
-        description="Against sites that lie: none, cap (on a site's weight), or content (of the "
-        "class rows, by public records); both refuse what is proven.",
+        description="Guard against sites that lie: none, cap (a bound on a site's weight), or "
+        "content (a check of the class rows with public records). cap and content "
+        "both refuse an update that is proven to be forged.",
     )
     max_liars: Count = Field(
         2,
-        description="Guard content: sites refused at most by public records; so many quiet sites "
-        "are not believed. What is proven (no noise, copied noise) is always refused.",
+        description="Guard content: most sites that the guard may refuse because of public "
+        "records. It also does not trust this many sites with the least noise. A "
+        "proven forgery (no noise, copied noise) is always refused.",
     )
     public_records: str = Field(
         "",
-        description="Guard content: the server's file of public records like the sites': .npz "
-        "(arrays x and y as the model reads them), .csv or .parquet (by the run's schema); empty: "
-        "the test set of the named 'dataset'.",
+        description="Guard content: file at the server with public records like those of the "
+        "sites: .npz (arrays x and y as the model reads them), .csv or .parquet "
+        "(by the run's schema). Empty means the test set of the named 'dataset'.",
     )
     server_learning_rate: Rate = Field(
         AUTO,
-        description="Factor of a round's aggregate at the server, for any strategy; "
-        "auto: 1, but 0.01 after +adam and +yogi; found: by the server, from the aggregates.",
+        description="Factor by which the server multiplies the aggregate of a round, for any "
+        "strategy. auto means 1, but 0.01 after +adam and +yogi. found means that "
+        "the server finds it from the aggregates.",
     )
     server_schedule: str = Field(
         "constant",
-        description="Factor of server-learning-rate in round e + 1 of E: constant, linear "
-        "(1 - e/E), log (1/(log10(e + 1) + 1)), sqrt (1/sqrt(e + 1)), inverse (1/(e + 1)), or "
-        "halved:T (every T rounds).",
+        description="Factor of server-learning-rate in round e + 1 of E: constant, linear (1 - "
+        "e/E), log (1/(log10(e + 1) + 1)), sqrt (1/sqrt(e + 1)), inverse (1/(e + "
+        "1)), or halved:T (halved every T rounds).",
     )
     average: Literal["none", "tail", "ema", "ergodic"] = Field(
         "none",
-        description="Which model is tested, stored and sent at the end: that of the last round "
-        "(none), or a mean of the rounds' models: of the last half (tail), of all, of which each "
-        "round keeps 0.8 (ema), or of all alike (ergodic). Sites always train from the last one.",
+        description="Which model is tested, stored and sent at the end: the model of the last "
+        "round (none), the mean of the last half of the rounds (tail), a mean of "
+        "all rounds in which each round keeps 0.8 of the mean before it (ema), or "
+        "the plain mean of all rounds (ergodic). Sites always train from the model "
+        "of the last round.",
     )
     noise_floor: NotNegative = Field(
         0.0,
-        description="Guards cap and content: least standard deviation of an honest update's "
-        "noise, a coordinate; 0: not known.",
+        description="Guards cap and content: least standard deviation of the noise in a "
+        "coordinate of an honest update. 0 means that it is not known.",
     )

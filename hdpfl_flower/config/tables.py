@@ -22,7 +22,7 @@ from hdpfl_flower.work.spend import SPENDS
 
 TITLES = {
     "terms": "Terms: sent to every site",
-    "server": "Server: read by the server alone",
+    "server": "Server: read only by the server",
     "simulation": "Simulation: what simulated sites are drawn from",
 }
 """The head of each group of flat keys."""
@@ -91,7 +91,13 @@ def _kind_rows(table: str, kinds: Mapping[str, type[Kind]]) -> Iterator[Row]:
     """Yield the kind, and the settings of all kinds once each, left open."""
     names = " | ".join(f'"{name}"' for name in kinds)
     default = RunTerms().as_config().get(f"{table}.kind", OPEN)
-    yield Row(table, f"{table}.kind", default, names, "Kind; auto: the strategy's own, or none.")
+    yield Row(
+        table,
+        f"{table}.kind",
+        default,
+        names,
+        "Kind of this table. auto means that the strategy decides, and may mean none.",
+    )
     rows = (row for kind in kinds.values() for row in rows_of(table, kind, f"{table}."))
     yield from {row.key: replace(row, default=OPEN) for row in rows}.values()
 

@@ -74,8 +74,8 @@ def class_weights(text: str) -> tuple[float, ...]:
     numbers = tuple(map(float, match[2].split(","))) if match else ()
     if not match or not all(numbers):
         raise ValueError(
-            "must be a number above 0 a class with commas between, such as 1,4, or 'balanced:' "
-            "and the classes' public shares, such as balanced:0.8,0.2"
+            "must be one number above 0 for each class with commas between, such as 1,4, or "
+            "'balanced:' and the classes' public shares, such as balanced:0.8,0.2"
         )
     return tuple(min(numbers) / share for share in numbers) if match[1] else numbers
 
@@ -94,7 +94,7 @@ def scales_in(text: str) -> list[tuple[float, float]]:
     if not text:
         return []
     if not _SCALES.fullmatch(text):
-        raise ValueError("must be MEAN:DEVIATION a number column, between commas")
+        raise ValueError("must be one MEAN:DEVIATION for each number column, with commas between")
     pairs = [pair.split(":") for pair in text.split(",")]
     scales = [(float(mean), float(deviation)) for mean, deviation in pairs]
     if not all(abs(mean) <= 1 and LEAST_SCALE <= scale <= 1 for mean, scale in scales):
@@ -134,17 +134,19 @@ class StatedTask(Kind):
 
     mean: Scaling = Field(
         "",
-        description="Public means of the channels, subtracted from each record: "
-        "`0.485,0.456,0.406` of ImageNet. One number stands for all channels.",
+        description="Public means of the channels. They are subtracted from each record; those "
+        "of ImageNet are `0.485,0.456,0.406`. One number stands for all channels.",
     )
     std: Annotated[Scaling, AfterValidator(_check_deviations)] = Field(
-        "", description="Public deviations, by which each is divided then."
+        "",
+        description="Public standard deviations of the channels. Each record is divided by "
+        "them after the means are subtracted.",
     )
 
     id: Literal["", "folder"] = Field(
         "",
-        description="Unit that is protected: each record, or `folder`: all images of one "
-        "folder, for sites with `data.id` so.",
+        description="Unit that is protected. Empty means each record; `folder` means all "
+        "images of one folder, for sites that set `data.id` to it.",
     )
 
     @property
@@ -201,7 +203,7 @@ class Survival(StatedTask):
     """An event, or its censoring, in one of several intervals."""
 
     kind = "survival"
-    intervals: Outputs = Field(0, description="Number of intervals in which it is observed.")
+    intervals: Outputs = Field(0, description="Number of intervals of the observed time.")
 
     @property
     def number(self) -> int:

@@ -114,154 +114,177 @@ def _check_schema(text: str) -> str:
 
 
 class RunTerms(SharingTerms):
-    """Proposal of a run to every site. Frozen; keys are checked.
+    """Terms of a run, which the server proposes to every site. Frozen; keys are checked.
 
     >>> RunTerms().updated(rounds=3).rounds
     3
     """
 
-    run_id: RunId = Field("", description="Name of the run; empty: the server makes one.")
+    run_id: RunId = Field("", description="Name of the run. Empty means that the server makes one.")
     strategy: Line = Field(
         "mmse",
         json_schema_extra={"default": AUTO},
-        description=f"Aggregation strategy: a row of the table; auto: {by_source('strategy')}.",
+        description=f"Name of the aggregation strategy. auto means {by_source('strategy')}.",
     )
-    rounds: AtLeastOne = Field(20, description="Rounds E; a site plans for all of them.")
-    local_epochs: AtLeastOne = Field(1, description="Local epochs K a round.")
-    local_steps: Count = Field(0, description="Local steps a round; 0: from local-epochs.")
+    rounds: AtLeastOne = Field(20, description="Number of rounds E. A site plans for all of them.")
+    local_epochs: AtLeastOne = Field(1, description="Number of local epochs K in each round.")
+    local_steps: Count = Field(
+        0, description="Number of local steps in each round. 0 means that local-epochs decides."
+    )
     clip_norm: Positive = Field(1.0, description="Bound C on a record's gradient (l2).")
     learning_rate: Positive = Field(
         0.1,
         json_schema_extra={"default": AUTO},  # of a run config; no site is sent it
-        description="Learning rate of local SGD; auto: 0.3 / clip-norm, and the server finds its "
-        "own rate; where it cannot, 0.1 / clip-norm (/ 1 if noise is not per record).",
+        description="Learning rate of local SGD. auto means 0.3 / clip-norm if the server "
+        "finds its own rate, and else 0.1 / clip-norm. If the noise is not per record, clip-norm "
+        "counts as 1 here.",
     )
     model: Line = Field(
         "logreg",
-        description="logreg, mlp:WIDTH[:WIDTH…], cnn, resnet18, or "
+        description="Network to train: logreg, mlp:WIDTH[:WIDTH…], cnn, resnet18, or "
         "module:function (a site's policy must list it).",
     )
     backbone: Backbones = Field(
         None,
-        description="Public function of each record, whose outputs the model reads; empty: none.",
+        description=(
+            "Public function that turns each record into the inputs of the model. Empty means none."
+        ),
     )
     start: Weights = Field(
         "",
-        description="File of the model that round 1 starts from (.safetensors, or torch's), such "
-        "as an earlier run's model.safetensors; sites see its SHA-256. Empty: drawn from the seed.",
+        description="File of the model from which round 1 starts (.safetensors, or a file of "
+        "torch), such as the model.safetensors of an earlier run. Sites see its "
+        "SHA-256. Empty means that the seed draws the model.",
     )
     start_parts: Literal["all", "body"] = Field(
-        "all", description="Of 'start': the whole model, or its body under a new last layer."
+        "all",
+        description="Part of 'start' that is used: the whole model (all), or its body "
+        "under a new last layer (body).",
     )
     dataset: Line = Field(
         "digits",
-        description="A named data set, split over the sites; "
-        "'site': every site reads its own, by the public schema or by 'task'; or, in "
-        "simulations alone, your own: file:PATH.npz, or module:function.",
+        description="A named data set, which is split over the sites; or 'site', where every "
+        "site reads its own records by the public schema or by 'task'. In "
+        "simulations it may be your own: file:PATH.npz, or module:function.",
     )
     task: Tasks = Field(
         None,
-        description="Task of records without a schema; a simulation finds open settings in your "
-        "own data. Empty: that of the schema, of the named data set, or of your own.",
+        description="Task of records that have no schema. A simulation fills in open settings "
+        "from your own data. Empty means the task of the schema, of the named data "
+        "set, or of your own data.",
     )
     class_weights: ClassWeights = Field(
         "",
-        description="Public weights of the classes' losses, by which a record's gradient is "
-        "multiplied before it is clipped: a number a class, such as '1,4', or 'balanced:0.8,0.2' "
-        "of public shares p, for min(p)/p; empty: none.",
+        description="Public weights of the classes in the loss. Each record's gradient is "
+        "multiplied by the weight before it is clipped. Write one number per "
+        "class, such as '1,4', or 'balanced:0.8,0.2' with the public shares p of "
+        "the classes, which gives the weights min(p)/p. Empty means no weights.",
     )
     schema_text: Annotated[str, AfterValidator(_check_schema)] = Field(
         "",
         alias="schema",
-        description="Public schema of the sites' tables: "
-        "TOML text, the name of a built-in one (heart), or where the config is read the path of a "
-        "file that ends in .toml: sites are sent its text.",
+        description="Public schema of the sites' tables: TOML text, or the name of a built-in "
+        "schema (heart), or the path of a file that ends in .toml. Sites are sent "
+        "the text of that file.",
     )
     evaluation: Literal["none", "server", "sites"] = Field(
         "server",
-        description="Where models are tested: on the server's public test set (in simulations "
-        "also for each site, on test records like its own), at the sites that disclose it, or "
-        "nowhere.",
+        description="Where models are tested: on the server's public test set (server), which "
+        "in simulations also gives a test for each site on records like its own; "
+        "at the sites that disclose the result (sites); or nowhere (none).",
     )
     participations: Count = Field(
-        0, description="Rounds that a site plans for and takes part in at most; 0: all of them."
+        0,
+        description=(
+            "Most rounds in which a site takes part; it plans for as many. 0 means all rounds."
+        ),
     )
     noise_multiplier: NotNegative = Field(
         0.0,
-        description="Every site's noise multiplier: a site leaves when its ε is used up; "
-        "0: each site's own, for all rounds.",
+        description="Noise multiplier of every site. A site leaves the run when its ε is used "
+        "up. 0 means that each site finds its own noise multiplier for all rounds.",
     )
     spend: Spends = Field(
         Spend(),
-        description="Noise over the rounds, at the same ε.",
+        description="How the noise changes over the rounds, at the same ε.",
     )
     noise: Literal["records", "shared", "server", "client"] = Field(
         "records",
-        description="Source of the noise: "
-        + "; ".join(f"{source.name}, {source.meaning}" for source in SOURCES.values())
+        description="Source of the noise. "
+        + "; ".join(f"{source.name}: {source.meaning}" for source in SOURCES.values())
         + ".",
     )
     work: Works = Field(
         Auto(),
-        description="Local work; settings without a kind are of the strategy's own.",
+        description=(
+            "Local work of a site. Settings without a kind change the work of the strategy."
+        ),
     )
     second: Seconds = Field(
         None,
-        description="Second model of each site, pulled to the global one (Ditto); empty: none, but "
-        "that of the strategy.",
+        description="Second model of each site, pulled to the global one (Ditto). Empty means "
+        "that the strategy decides.",
     )
     choice: Choices = Field(
         None,
-        description="Private choices among models; empty: the strategy's own.",
+        description="Private choices among models. Empty means that the strategy decides.",
     )
     first: First = Field(
         (),
         json_schema_extra={"default": {}},
-        description="Releases before round 1, a table a kind.",
+        description="Releases before round 1, with one table for each kind.",
     )
     scales: Scales = Field(
         "",
-        description="Scales of the number columns, MEAN:DEVIATION between commas, each in units of "
-        "its bounds as [-1, 1]. The server of a run fills them in from its first message; "
-        "empty: those of the schema.",
+        description="Scales of the number columns, as MEAN:DEVIATION with commas between, in "
+        "units in which the column's bounds are [-1, 1]. The server of a run fills "
+        "them in from its first message. Empty means the scales of the schema.",
     )
     after: After = Field(
         (),
         json_schema_extra={"default": {}},
-        description="Releases beside the updates and after the last round, a table a kind.",
+        description=(
+            "Releases beside the updates and after the last round, with one table for each kind."
+        ),
     )
     epsilon_cap: NotNegative = Field(
         0.0,
-        description="No site spends more than this ε; 0: no cap (the strategy 'minimum' sets it).",
+        description=(
+            "No site spends more than this ε. 0 means no cap. The strategy 'minimum' sets it."
+        ),
     )
     delta: Annotated[float, Field(gt=0, lt=1)] = Field(
-        1e-5, description="Simulation: every site's δ. noise = server: that of every level."
+        1e-5,
+        description=("In a simulation: δ of every site. With noise = server: δ of every level."),
     )
     calibration: Literal["pld", "robust-hdp", "pfa"] = Field(
         "pld",
-        description="What finds the noise multiplier: our accountant (pld), or in simulations the "
-        "formula of a paper, to reproduce it; a site that is no simulation declines a formula.",
+        description="How the noise multiplier is found: with our accountant (pld), or in "
+        "simulations with the formula of a paper, to reproduce it. A real site "
+        "declines a formula.",
     )
     simulated_epsilon: Line = Field(
         "",
-        description="Simulation: the ε of every simulated site, in place of 'epsilons'; set by "
-        "'maximum' and 'non-private', which violate what the sites ask for.",
+        description="In a simulation: ε of every simulated site, in place of 'epsilons'. The "
+        "strategies 'maximum' and 'non-private' set it and so violate what the "
+        "sites ask for.",
     )
 
     purpose: Line = Field(
         "",
-        description="What the run is for, in one line of at most 500 characters: the operators of "
-        "the sites read it before they approve the run.",
+        description="Purpose of the run, in one line of at most 500 characters. The operators "
+        "of the sites read it before they approve the run.",
     )
     coordinator: Line = Field(
         "",
-        description="Name and address of the coordinator, likewise: the server's word, unverified.",
+        description="Name and address of the coordinator, in one line. The operators read it "
+        "too. It is what the server states, and nobody verifies it.",
     )
     sites: Sites = Field(
         "",
-        description="The sites that are asked, by the fingerprints of their nodes' public keys "
-        "between commas, as 'ssh-keygen -lf SITE.pub' prints them: SHA256:…; no other node takes "
-        "part. Empty: every node that is online.",
+        description="The sites that are asked, as fingerprints of their nodes' public keys "
+        "with commas between: SHA256:…, as 'ssh-keygen -lf SITE.pub' prints them. "
+        "No other node takes part. Empty means every node that is online.",
     )
 
     @classmethod

@@ -53,7 +53,7 @@ def form_fault(text: str, *, most_parts: int = MOST_PARTS) -> str:
             depth += (mark in "[{") - (mark in "]}")
             dots = 0
         if depth > DEEPEST:
-            return f"more than {DEEPEST} brackets lie in each other; close some"
+            return f"more than {DEEPEST} brackets are nested; close some"
         if dots >= most_parts:
             return f"a key has more than {most_parts} parts; use fewer dots"
     return ""

@@ -54,7 +54,9 @@ def _as_lists(value: Any) -> Any:
 Synonyms = Annotated[tuple[Texts, ...], BeforeValidator(_as_lists)]
 """List of values: each a text, or a list of synonyms."""
 
-_ALIASES = Field((), description="Other names of the column; a table must have one of them alone.")
+_ALIASES = Field(
+    (), description="Other names of the column. A table must have exactly one of all its names."
+)
 
 
 def _refuse_repeats(where: str, values: Iterable[str]) -> None:
@@ -63,7 +65,9 @@ def _refuse_repeats(where: str, values: Iterable[str]) -> None:
     for value in values:
         key = value_key(value)
         if key == b"":
-            raise ValueError(f"{where}: a value is empty; an empty cell is a missing one")
+            raise ValueError(
+                f"{where}: a value is empty, but an empty cell is a missing value; remove it"
+            )
         if key in seen:
             raise ValueError(f"{where}: '{seen[key]}' and '{value}' are the same value; keep one")
         seen[key] = value
@@ -97,7 +101,7 @@ def _refuse_empty(where: str, bounds: tuple[float, float]) -> None:
 
 
 class NumberColumn(BaseModel):
-    """Number, clipped to public bounds and scaled.
+    """A number, clipped to public bounds and scaled.
 
     Without ``typical`` to [-1, 1]: the middle of the bounds becomes 0, so that an ordinary or a
     missing value does not add to the length of a record's gradient, which the run clips. (On the
@@ -110,20 +114,21 @@ class NumberColumn(BaseModel):
 
     name: Name = Field(description="Name of the column in the table's header.")
     type: Literal["number"] = Field(description="`number`.")
-    bounds: Bounds = Field(description="[low, high]: what lies outside is clipped to them.")
+    bounds: Bounds = Field(description="[low, high]. A value outside is clipped to them.")
     typical: Bounds | None = Field(
         None,
-        description="[mean, deviation] of the column, public: of a textbook, a codebook or an "
-        "earlier released message, never of a site's records. They gain where bounds are wide, "
-        "also half a deviation off or with a deviation twice or half as large; where bounds are "
-        "tight, leave them out unless they are right.",
+        description="[mean, deviation] of the column. Both must be public: take them from a "
+        "textbook, a codebook or an earlier released message, never from a site's records. They "
+        "improve the model if the bounds are wide, even if the mean is wrong by half a deviation, "
+        "or the deviation is twice or half the true one. If the bounds are tight, leave them out "
+        "unless they are right.",
     )
     fill: Finite | None = Field(
         None,
-        description="What a missing value becomes; none: the typical mean, or the middle of the "
-        "bounds.",
+        description="The number that replaces a missing value. None: the typical mean, or else "
+        "the middle of the bounds.",
     )
-    missing: Texts = Field((), description="Marks of a missing value in this column alone.")
+    missing: Texts = Field((), description="Marks of a missing value in only this column.")
     aliases: Names = _ALIASES
 
     @model_validator(mode="after")
@@ -176,7 +181,7 @@ class NumberColumn(BaseModel):
 
 
 class CategoryColumn(BaseModel):
-    """Value from a list, one-hot encoded: a 0/1 feature per category."""
+    """A value from a list. Each category becomes a feature, which is 0 or 1."""
 
     model_config = FROZEN
 
@@ -184,10 +189,14 @@ class CategoryColumn(BaseModel):
     type: Literal["category"] = Field(description="`category`.")
     categories: Annotated[Synonyms, Field(min_length=1)] = Field(
         description="The values that the column may hold; each becomes a feature. A list in place "
-        "of a value holds its synonyms, the first of which names it."
+        "of a value holds synonyms, and the first synonym names the feature."
     )
-    fill: str = Field("", description="What a missing or unknown value becomes; '': all zeros.")
-    missing: Texts = Field((), description="Marks of a missing value in this column alone.")
+    fill: str = Field(
+        "",
+        description="The category that replaces a missing or unknown value. Empty: all "
+        "features are zero.",
+    )
+    missing: Texts = Field((), description="Marks of a missing value in only this column.")
     aliases: Names = _ALIASES
 
     @model_validator(mode="after")
@@ -219,7 +228,7 @@ Column = Annotated[NumberColumn | CategoryColumn, Field(discriminator="type")]
 
 
 class EventColumn(BaseModel):
-    """Column that tells events from censoring at the label's time."""
+    """The column that tells an event from censoring at the label's time."""
 
     model_config = FROZEN
 
@@ -228,7 +237,8 @@ class EventColumn(BaseModel):
         description="The values that mean that the event occurred at the time."
     )
     censored: Annotated[Texts, Field(min_length=1)] = Field(
-        description="The values that mean that it had not occurred when observation ended."
+        description="The values that mean that the event had not occurred when the "
+        "observation ended."
     )
     aliases: Names = _ALIASES
 
@@ -244,7 +254,7 @@ class EventColumn(BaseModel):
 
 
 class Label(BaseModel):
-    """Target: a class, a number in ``bounds``, or a survival time.
+    """What to predict: a class, a number in ``bounds``, or a survival time.
 
     Survival has a column of times, a column of events, and the public ``edges`` of intervals: the
     model learns the hazard of the event in each (``Task.survival``).
@@ -252,20 +262,23 @@ class Label(BaseModel):
 
     model_config = FROZEN
 
-    column: Name = Field(description="Name of the column; for survival that of the time.")
+    column: Name = Field(description="Name of the column; for survival, the column of times.")
     classes: Annotated[tuple[Texts, ...], AList] = Field(
-        (), description="A class a list of the values that mean it."
+        (), description="The classes. Each is a list of the values that mean this class."
     )
     bounds: Bounds | None = Field(
-        None, description="Regression: clipped to these, then scaled to [0, 1]."
+        None,
+        description="For a regression: the number is clipped to these bounds, then "
+        "scaled to [0, 1].",
     )
     edges: Annotated[tuple[Finite, ...], AList] = Field(
         (),
-        description="Survival: the ends of the intervals, rising from above 0. A time on an end "
-        "lies in the interval that it ends; one beyond the last is censored there.",
+        description="For survival: the ends of the intervals, rising, all above 0. A time that "
+        "equals an end lies in the interval that ends there. A time beyond the last end is "
+        "censored there.",
     )
     event: EventColumn | None = Field(
-        None, description="Survival: the column of events: the table `[label.event]`."
+        None, description="For survival: the column of events, the table `[label.event]`."
     )
     aliases: Names = _ALIASES
 
@@ -316,10 +329,11 @@ class Schema(BaseModel):
 
     label: Label = Field(description="The column to predict: the table `[label]`.")
     columns: Annotated[tuple[Column, ...], AList, Field(min_length=1)] = Field(
-        description="The features, in this order: a table `[[columns]]` each."
+        description="The features, in this order: one table `[[columns]]` for each."
     )
     id: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=MOST_CHARACTERS)] = Field(
-        "", description="Column that names the protected unit (a patient); never a feature."
+        "",
+        description="The column that names the protected unit (a patient). It is never a feature.",
     )
     missing: Texts = Field(("", "?", "NA"), description="Marks of a missing value.")
 
@@ -436,8 +450,8 @@ def schema_text(name_or_text: str) -> str:
     texts = _built_in()
     if name_or_text not in texts:
         raise DataError(
-            f"schema: there is no built-in one of that name; choose {', '.join(texts)}, "
-            "give TOML text, or in a run config the path of a file that ends in .toml"
+            f"schema: there is no built-in schema of that name; choose {', '.join(texts)}, give "
+            "TOML text, or, in a run config, give the path of a file that ends in .toml"
         )
     return texts[name_or_text]
 

@@ -79,7 +79,7 @@ class ChargedUpdates:
             LedgerError: the file exists, or ``runs`` is below 1.
         """
         if runs < 1:
-            raise LedgerError("a ledger is for at least one run")
+            raise LedgerError("a ledger must hold at least one run")
         plan = make_plan(self._profile, self._terms)
         epsilon, delta, order = cap_for_runs(plan, runs)
         anchor_path = expanded(anchor) if anchor is not None else None
@@ -121,8 +121,8 @@ class ChargedUpdates:
         if message.metadata.message_type.split(".")[0] != "train":
             raise Declined(
                 Reason.POLICY,
-                "only rounds of training are answered: what an app measures on its records is not "
-                "covered by ε; set fraction_evaluate=0.0 in the server's strategy",
+                "only rounds of training are answered: ε does not cover what an app measures "
+                "on its records; set fraction_evaluate=0.0 in the server's strategy",
             )
         key, arrays = one_record(message.content)
         server_round = _round_of(message.content)
@@ -133,7 +133,7 @@ class ChargedUpdates:
             plan, charged = self._plan(ledger, terms)
             if not plan.covers(server_round):
                 raise Declined(
-                    Reason.TERMS, "the round is beyond those that 'rounds' pays for; raise it"
+                    Reason.TERMS, "the round is beyond the rounds that 'rounds' pays for; raise it"
                 )
             asked = f"{server_round}\n{wire.model_digest(arrays)}".encode()
             request = Request(
@@ -153,7 +153,7 @@ class ChargedUpdates:
         path = _place(self._ledger, context)
         if not path.is_file():
             raise LedgerError(
-                f"ledger {path} is not there; make it once: "
+                f"there is no ledger {path}; make it once with: "
                 f"{type(self).__name__}(…).create_ledger(path, runs=10)"
             )
         return Ledger(path, _place(self._anchor, context) if self._anchor is not None else None)
@@ -162,7 +162,7 @@ class ChargedUpdates:
         """Return the run's plan: frozen by the ledger, or new."""
         if (frozen := ledger.frozen_plan(terms.run_id)) is not None:
             if frozen.terms != terms.to_json():
-                raise Declined(Reason.TERMS, "the terms changed in mid-run; set them back")
+                raise Declined(Reason.TERMS, "the terms changed during the run; set them back")
             return frozen.read(), frozen
         plan = make_plan(self._profile, terms)
         return plan, ChargedPlan(plan.to_json(), terms.to_json(), plan.epsilon, plan.delta)
@@ -201,7 +201,7 @@ def moved(
         result[name] = Array(after.astype(values.dtype))
         position += values.size
     if position != len(update) or len(result) != len(arrays):
-        raise WireError("message: the model has another size than the update")
+        raise WireError("message: the model and the update have different sizes")
     return result
 
 
@@ -211,4 +211,4 @@ def _round_of(content: RecordDict) -> int:
         number = record.get("server-round") if isinstance(record, ConfigRecord) else None
         if type(number) is int:
             return number
-    raise WireError("message: no 'server-round' in its config; Flower's strategies write it")
+    raise WireError("message: its config has no 'server-round'; Flower's strategies write it")

@@ -37,9 +37,9 @@ class PrivateTraining:
 
     Attributes:
         model: the trained model, on the CPU, in eval mode.
-        epsilon: ε that was spent, rounded up; ``inf`` without noise.
+        epsilon: the spent ε, rounded up; ``inf`` without noise.
         delta: δ.
-        noise_multiplier: z: each step's noise has the standard deviation z·C.
+        noise_multiplier: z; the noise of each step has the standard deviation z·C.
         plan: the steps, q, C, the noise and the divisor.
     """
 
@@ -69,35 +69,38 @@ def dp_sgd(  # noqa: PLR0913 - the last by name
     """Train a copy of ``model`` by DP-SGD for (ε, δ).
 
     Abadi et al., Deep Learning with Differential Privacy (CCS 2016), Algorithm 1, with Poisson
-    sampling, calibrated by PLD. The records decide nothing but the sums under the noise: loss and
-    shape are named, or the model's.
+    sampling, calibrated by PLD. The records decide nothing except the sums to which noise is added:
+    the loss and the shape are arguments, or follow from the model.
 
     Args:
         model: called with features of shape ``(b, *shape)``, returns ``(b, outputs)``; no layer may
             mix records (BatchNorm).
-        dataset: a map-style data set of pairs (features, target); an item may depend on its own
-            record alone.
-        epsilon: ε > 0; ``inf``: no noise.
+        dataset: a map-style data set of pairs (features, target); an item may depend only on its
+            own record.
+        epsilon: ε > 0; ``inf`` means no noise.
         delta: δ, at least 1e-10.
-        records: declared number of records N, a constant that counts as public; not the length.
+        records: declared number of records N, a constant that counts as public; it is not the
+            length of the data set.
         batch_size: expected size b of a batch: each step takes each record with probability b/N.
-        steps: noisy steps.
-        loss: ``cross-entropy`` for the classes 0, 1, …: of one logit for two of them, or of an
-            output each. ``squared``: half the squared error of one output, for any number.
-        shape: of a record's features; None: ``(inputs,)`` of a model that begins with a linear
-            layer.
+        steps: number of noisy steps.
+        loss: ``cross-entropy`` for the classes 0, 1, …, with one logit for two classes, or one
+            output for each class. ``squared`` is half the squared error of one output, for any
+            number.
+        shape: shape of a record's features. None means ``(inputs,)`` of a model that begins with a
+            linear layer.
         clip_norm: C, the bound on a record's gradient (l2).
         learning_rate: η.
-        physical_batch: records in memory at once.
+        physical_batch: number of records in memory at the same time.
         device: ``auto``, or a torch device.
 
     Guarantees:
-        The trained model is (ε, δ)-DP for one record more or less; the accounted plan is the one
-        that runs. A record contributes nothing, and changes nothing for the others, if its item
-        cannot be read (it raises, is no pair, or has another shape), is not finite, has a target
-        that is none of the loss's, or if the model raises on it: a data set of unusable records, or
-        of none, gives a model of noise. No error depends on a record. Not covered: how long it
-        takes, a process that is killed, and log lines, which stay with the caller.
+        The trained model is (ε, δ)-DP for one record more or less, and the accounted plan is the
+        plan that runs. A record contributes nothing, and changes nothing for the other records, if
+        its item cannot be read (it raises, is not a pair, or has another shape), if the item is not
+        finite or its target does not fit the loss, or if the model raises on it. A data set without
+        usable records gives a model of noise. No error depends on a record. The guarantee does not
+        cover how long the training takes, a process that is killed, and log lines, which stay with
+        the caller.
 
     Raises:
         AccountingError: no noise between 1e-3 and 1e6 fits.
@@ -141,15 +144,17 @@ def read_records(dataset: Dataset[Any], task: Task, caller: str) -> Records:
         DataError: the data set has no length and no rows; names the caller.
     """
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
-        raise DataError(f"{caller}: the data set must have a length and rows: a map-style Dataset")
+        raise DataError(
+            f"{caller}: the data set must have a length and rows, as a map-style Dataset has"
+        )
     items = [_item(dataset, row, task.input_shape) for row in range(len(dataset))]
     read = [item for item in items if item is not None]
     features = np.array([numbers for numbers, _ in read], np.float32)
     targets, valid = targets_in(np.array([target for _, target in read], np.float64), task)
     if missing := len(items) - int(valid.sum()):
         log.warning(
-            "%s: %d of %d items count as none: they are no finite features of shape %s with a "
-            "target of the loss",
+            "%s: %d of %d items do not count, because they are not finite features of shape %s "
+            "with a target that fits the loss",
             caller,
             missing,
             len(items),
@@ -197,8 +202,8 @@ def task_of(model: nn.Module, loss: str, shape: tuple[int, ...] | None) -> Task:
         first = next((module for module in model.modules() if not list(module.children())), model)
         if not isinstance(first, nn.Linear):
             raise ModelError(
-                "the model does not begin with a linear layer, whose inputs would be the "
-                "features; give their shape, such as shape=(1, 28, 28)"
+                "the model does not begin with a linear layer, so its inputs do not give the "
+                "shape of the features; give their shape, such as shape=(1, 28, 28)"
             )
         shape = (first.in_features,)
     try:

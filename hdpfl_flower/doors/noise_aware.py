@@ -53,11 +53,12 @@ _NO_MEANS = (Bulyan, FedMedian, FedTrimmedAvg, Krum, MultiKrum, QFedAvg)
 
 
 class NoiseAware(Strategy):
-    """Strategy of Flower's with weights by estimated noise.
+    """A strategy of Flower whose weights come from estimated noise.
 
-    Weights are computed from the arrays of floats. Arrays of whole numbers or truth values, such as
-    BatchNorm's ``num_batches_tracked``, become the largest of the used replies. Every array of the
-    next model has the type and shape of the last one's, whatever the wrapped strategy makes of it.
+    The weights are computed from the arrays of floats. An array of whole numbers or truth values,
+    such as ``num_batches_tracked`` of BatchNorm, becomes the largest one of the used replies. Every
+    array of the next model keeps the type and shape of the last model, whatever the wrapped
+    strategy returns.
 
     >>> from flwr.serverapp.strategy import FedAdam
     >>> strategy = NoiseAware(FedAdam())
@@ -81,8 +82,8 @@ class NoiseAware(Strategy):
         """
         if not isinstance(strategy, FedAvg) or isinstance(strategy, _NO_MEANS):
             raise StrategyError(
-                f"NoiseAware: {type(strategy).__name__} takes no weighted mean of the replies; "
-                "wrap FedAvg, FedAvgM, FedProx, FedAdagrad, FedAdam or FedYogi"
+                f"NoiseAware: {type(strategy).__name__} does not take a weighted mean of the "
+                "replies; wrap FedAvg, FedAvgM, FedProx, FedAdagrad, FedAdam or FedYogi"
             )
         if weights not in WEIGHTS:
             raise StrategyError(
@@ -99,7 +100,7 @@ class NoiseAware(Strategy):
         self._state: Any = self._weighting.initial_state()
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
-        """Run the rounds as Flower does; arguments as Flower's ``Strategy.start``."""
+        """Run the rounds with the arguments of Flower's ``Strategy.start``."""
         num_rounds = kwargs.get("num_rounds", args[0] if args else 3)
         self._begin(num_rounds)
         return super().start(grid, initial_arrays, *args, **kwargs)
@@ -112,7 +113,7 @@ class NoiseAware(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the wrapped strategy's messages; keep their model."""
+        """Return the wrapped strategy's messages and keep their model."""
         self._start = arrays
         return self.strategy.configure_train(server_round, arrays, config, grid)
 
@@ -121,8 +122,8 @@ class NoiseAware(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Return the wrapped strategy's aggregate, weighted by noise.
 
-        A reply with other arrays than the model's, or not finite ones, is left out and logged.
-        Where the noise cannot be estimated, the replies keep their own weights.
+        A reply whose arrays differ from the model's, or are not finite, is left out and logged.
+        If the noise cannot be estimated, the replies keep their own weights.
 
         Raises:
             StrategyError: every reply with content is left out.
@@ -133,16 +134,16 @@ class NoiseAware(Strategy):
         for reply, update in read:
             if update is None:
                 log.warning(
-                    "round %d: the reply of node %d is left out: its arrays are not the model's, "
-                    "or not finite",
+                    "round %d: the reply of node %d is left out, because its arrays differ "
+                    "from the model's or are not finite",
                     server_round,
                     reply.metadata.src_node_id,
                 )
         if read and not usable:
             raise StrategyError(
-                f"NoiseAware: round {server_round}: every reply is left out, for its arrays are "
-                "not the model's, or not finite; return the model's state dict, in its types and "
-                "shapes"
+                f"NoiseAware: round {server_round}: every reply is left out, because its arrays "
+                "differ from the model's or are not finite; return the model's state dict, "
+                "with its types and shapes"
             )
         if usable:
             self._weigh(server_round, usable)

@@ -34,20 +34,22 @@ def mmse_weights(
 ) -> dict[str, float]:
     """Return the weights of the least mean squared error for one round's noisy updates.
 
-    The rule of the strategy ``mmse``, from the updates alone: it estimates each client's noise and
-    the differences between clients, so that no variance is given, in any unit.
+    This is the rule of the strategy ``mmse``. It needs only the updates: it estimates each client's
+    noise and the differences between clients, so that you give no variance.
 
     Args:
-        updates: client → local model − global model, shape ``(d,)``, d the same for all.
-        records: client → its records, which a mean without noise weighs by; None: all alike.
-        rounds: of the run: the bias of a weight stays in all of them, its noise averages out.
+        updates: client → local model − global model, shape ``(d,)``, with the same d for all.
+        records: client → its number of records, by which a mean without noise would weigh. None
+            means that all clients count the same.
+        rounds: rounds of the run. The bias of a weight stays in all of them, and its noise averages
+            out.
 
     Returns:
         client → weight; they are not negative and sum to 1.
 
     Raises:
-        EstimationError: no update, shapes that differ, a number that is not finite, or records that
-            are not at least 1 for each client.
+        EstimationError: there is no update, the shapes differ, a number is not finite, or the
+            records of a client are not at least 1.
 
     >>> draw = np.random.default_rng(0)
     >>> signal = draw.normal(size=10_000)
@@ -105,26 +107,28 @@ def audit(
     runs: int = 400,
     confidence: float = 0.95,
 ) -> AuditedEpsilon:
-    """Return a lower bound on the ε of ``train`` by an attack that tells two data sets apart.
+    """Return a lower bound on the ε of ``train`` from an attack that tells two data sets apart.
 
-    It trains ``runs`` times on each. The first half of the trainings chooses the direction in which
-    their results differ most and the threshold between them; the second half is guessed by these.
-    The rates of both errors, with exact bounds (Clopper and Pearson), bound ε (Kairouz, Oh and
-    Viswanath, ICML 2015, Theorem 2.1). A bound above the claimed ε refutes the claim; one below it
-    proves nothing, for another pair of data sets or attack may show more. Of n guessed trainings on
-    each data set the bound cannot exceed about log(n/4): 3.9 for 400 runs.
+    The audit trains ``runs`` times on each data set. The first half of the trainings chooses the
+    direction in which their results differ most, and the threshold between them. With these the
+    attack guesses the data set of each training in the second half. The rates of both kinds of
+    error, with exact bounds (Clopper and Pearson), give the bound on ε (Kairouz, Oh and Viswanath,
+    ICML 2015, Theorem 2.1). A bound above the claimed ε refutes the claim. A bound below it proves
+    nothing, because another pair of data sets or another attack may show more. With n guessed
+    trainings on each data set the bound cannot exceed about log(n/4): 3.9 for 400 runs.
 
     Args:
-        train: with fresh noise in each call.
-        data: its argument.
-        neighbour: likewise, one record (or client) more or less: choose an extreme one.
+        train: the training, with fresh noise in each call.
+        data: an argument of ``train``.
+        neighbour: another argument of ``train``, with one record (or client) more or less; choose
+            an extreme one.
         delta: δ of the claim.
-        runs: trainings on each data set, at least 40.
-        confidence: of the bound.
+        runs: number of trainings on each data set, at least 40.
+        confidence: confidence of the bound.
 
     Raises:
-        AccountingError: too few runs, a number out of its range, results of different sizes, or one
-            that is not finite.
+        AccountingError: there are too few runs, a number is out of its range, the results have
+            different sizes, or a result is not finite.
     """
     if runs < FEWEST_RUNS or not 0 < confidence < 1 or not 0 <= delta < 1:
         raise AccountingError(

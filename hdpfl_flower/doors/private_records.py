@@ -41,28 +41,30 @@ _MOST_TRIED = 500
 
 
 class PrivateRecords(ChargedUpdates):
-    """Handler of ``@app.train()``: private training of an app's own model.
+    """Handler of ``@app.train()`` that trains an app's own model privately.
 
-    ``app.train()(PrivateRecords(ledger, Net, load, epsilon=1.0, delta=1e-5, rounds=20,
-    records=1000, batch_size=50, steps=20))``; the ledger is made once: :meth:`create_ledger`.
+    Use ``app.train()(PrivateRecords(ledger, Net, load, epsilon=1.0, delta=1e-5, rounds=20,
+    records=1000, batch_size=50, steps=20))``. Make the ledger once with :meth:`create_ledger`.
 
     Guarantees:
         All updates that leave in a run are (ε, δ)-DP for one record more or less, by DP-SGD (Abadi
         et al., CCS 2016, Algorithm 1) with Poisson batches, calibrated by PLD for all rounds. All
-        runs together stay within the ledger's promise. A round is answered once: the same request
-        gets the same bytes. Every update is sealed in the ledger before it leaves.
+        runs together stay within the ledger's promise. A round is answered only once: the same
+        request gets the same bytes. Every update is sealed in the ledger before it leaves.
 
-        The records decide nothing but the sums under the noise. A record whose item cannot be read
-        (it raises, has another shape, is not finite, has a target that is none of the loss's), or
-        on which model or loss raise, counts as none and changes nothing for the others. Nothing
-        else leaves: no metric, no number of records; messages other than of training are declined.
+        The records decide nothing except the sums to which noise is added. A record does not count,
+        and changes nothing for the other records, if its item cannot be read (it raises, has
+        another shape, is not finite, or has a target that does not fit the loss), or if the model
+        or the loss raises on it. Nothing else leaves: no metric and no number of records. Messages
+        other than for training are declined.
 
-        Not covered: what the app's own code sends, or reads from the records, beside this handler;
-        a ``dataset`` that raises, or has no length, because of single records: the update is then
-        noise alone, charged, and such a record takes away the sum of all others, b·C in place of C;
-        a model, loss, optimizer or schedule that depends on the records; the time of a reply,
-        without ``reply_after``; a process that is killed, whose round is lost and charged. Ctrl-C
-        ends a simulation; a ``KeyboardInterrupt`` in a SuperNode's own process is the app's.
+        Not covered are what the app's own code sends, or reads from the records, beside this
+        handler; a ``dataset`` that raises, or has no length, because of single records: the update
+        is then only noise and is charged, and such a record removes the sum of all other records,
+        which changes the sum by b·C and not by C; a model, loss, optimizer or schedule that depends
+        on the records; the time of a reply without ``reply_after``; and a process that is killed,
+        whose round is lost and charged. Ctrl-C ends a simulation. In a SuperNode's own process a
+        ``KeyboardInterrupt`` comes from the app.
     """
 
     def __init__(  # noqa: PLR0913 - the last by name
@@ -200,7 +202,9 @@ class PrivateRecords(ChargedUpdates):
             names[name]: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()
         }
         if any(values[names[key]].shape != tuple(arrays[key].shape) for key in arrays):
-            raise WireError("message: an array's data have another shape than it states")
+            raise WireError(
+                "message: the data of an array have another shape than the array states"
+            )
         for name, value in self._engine.model.state_dict().items():
             if self._parameter_of.get(name) not in self._engine.parameters:
                 value.copy_(values[name])
@@ -215,9 +219,7 @@ class PrivateRecords(ChargedUpdates):
         except BaseException as reason:
             if is_ctrl_c(reason):
                 raise
-            log.error(
-                "the data set cannot be read: %s; the update is noise alone", log_text(reason)
-            )
+            log.error("the data set cannot be read: %s; the update is only noise", log_text(reason))
             return read_records(_Nothing(), self._task, "PrivateRecords")
 
     def _update(self, start: Floats, records: Records, plan: Plan, server_round: int) -> Floats:
@@ -265,8 +267,8 @@ class PrivateRecords(ChargedUpdates):
                     taken += 1
                 if server_round == 1 and torch.equal(theta, before):
                     raise ModelError(
-                        "PrivateRecords: the steps of the optimizer move nothing; give it the "
-                        "parameters that 'optimizer' is called with"
+                        "PrivateRecords: the steps of the optimizer do not move the model; "
+                        "give the optimizer the parameters with which 'optimizer' is called"
                     )
         except HDPFLError:
             raise
@@ -305,7 +307,7 @@ def _task_of(
     if targets == "classes" and task.outputs == 1:
         raise TermsError(
             "PrivateRecords: a model of one output has no classes for an own 'loss'; set "
-            "targets='numbers', of which 0 and 1 are some"
+            "targets='numbers', which may be 0 and 1"
         )
     kind: Literal["squared", "softmax"] = "squared" if targets == "numbers" else "softmax"
     return Task(task.input_shape, task.outputs, kind)
@@ -325,8 +327,9 @@ def _parameters_of(network: nn.Module) -> dict[str, str]:
         other = places.get(value.data_ptr(), name)
         if by_name.get(other) != by_name.get(name):
             raise ModelError(
-                f"PrivateRecords: '{name}' and '{other}' of the model share memory, but are no one "
-                "parameter; tie them by assigning the parameter: self.b.weight = self.a.weight"
+                f"PrivateRecords: '{name}' and '{other}' of the model share memory, but are not "
+                "one parameter; tie them by assigning the parameter: self.b.weight = "
+                "self.a.weight"
             )
     return by_name
 
@@ -367,7 +370,7 @@ def _names(arrays: ArrayRecord, model: nn.Module) -> dict[str, str]:
     shapes = {names.get(name): tuple(array.shape) for name, array in arrays.items()}
     if shapes != {name: tuple(value.shape) for name, value in state.items()}:
         raise WireError(
-            "message: its arrays are not those of the model; the server must send "
+            "message: its arrays differ from those of the model; the server must send "
             "ArrayRecord(model.state_dict()) of the same model"
         )
     return names

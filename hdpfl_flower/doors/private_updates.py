@@ -31,33 +31,34 @@ from hdpfl_flower.privacy.plan import Plan, make_plan
 
 
 class PrivateUpdates(ChargedUpdates):
-    """ClientApp mod: clipped, noisy updates, charged to the client's ledger.
+    """ClientApp mod that makes updates private and charges a ledger.
 
-    ``ClientApp(mods=[PrivateUpdates(ledger, epsilon=1.0, delta=1e-5, rounds=20)])``; the ledger is
-    made once, for a number of runs: :meth:`create_ledger`.
+    Use ``ClientApp(mods=[PrivateUpdates(ledger, epsilon=1.0, delta=1e-5, rounds=20)])``. Make the
+    ledger once, for a number of runs, with :meth:`create_ledger`.
 
     Guarantees:
         All updates that leave in a run are (ε, δ)-DP for any change of the client's records, one
-        or all of them: each is clipped to C as a whole and gets one Gaussian release's noise for
-        2C, calibrated by PLD for all rounds. All runs together stay within the ledger's budget. A
-        round is answered once: the same request gets the same bytes, and none after the budget, or
-        the plan's rounds, are spent. Every update is sealed in the ledger before it leaves.
+        or all of them. Each update is clipped to C as a whole and gets the noise of one Gaussian
+        release with sensitivity 2C, calibrated by PLD for all rounds. All runs together stay within
+        the ledger's budget. A round is answered only once: the same request gets the same bytes.
+        No new update leaves after the budget, or the rounds of the plan, are used up. Every update
+        is sealed in the ledger before it leaves.
 
-        Nothing else leaves: the reply holds the update and a constant as the number of examples;
-        the app's metrics are dropped, and messages other than of training are declined. Whatever
-        the app does in place of returning one model of the right size (an exception, ``sys.exit``,
-        an error reply, other arrays, numbers that are not finite) counts as an update of zeros,
-        with noise, sealed and charged: there is a reply, of the same form, whatever the records
-        are. A constant code stands for decisions before the app is called, by the message, the
-        ledger and the terms alone.
+        Nothing else leaves. The reply holds the update and a constant as the number of examples;
+        the app's metrics are dropped, and messages other than for training are declined. If the app
+        does anything other than return one model of the right size (an exception, ``sys.exit``, an
+        error reply, other arrays, numbers that are not finite), its update counts as zeros, which
+        get noise, are sealed and are charged. So there is always a reply of the same form, whatever
+        the records are. Decisions before the app is called depend only on the message, the ledger
+        and the terms, and are answered with a constant code.
 
-        Not covered: a process that is killed or never ends (for want of memory, by a fault of
-        native code): its round is lost and charged, and the server sees it; the time of a
-        reply, without ``reply_after``, or where the work takes longer; an app that sends data by
-        other ways, as by a logger of experiments; mods that stand before this one in ``mods``.
-        ``context.state`` has no noise and stays with the client's SuperNode: an app may train
-        from it, and must not send it. Ctrl-C ends a simulation as ever; in a SuperNode's own
-        process Flower takes the signal, so that a ``KeyboardInterrupt`` there is the app's.
+        Not covered are a process that is killed or never ends (lack of memory, a fault in native
+        code), whose round is lost and charged, which the server sees; the time of a reply without
+        ``reply_after``, or if the work takes longer than that; an app that sends data in other
+        ways, such as a logger of experiments; and mods that stand before this one in ``mods``.
+        ``context.state`` has no noise and stays with the client's SuperNode: an app may train from
+        it, but must not send it. Ctrl-C ends a simulation as usual. In a SuperNode's own process
+        Flower handles the signal, so a ``KeyboardInterrupt`` there comes from the app.
     """
 
     def __init__(  # noqa: PLR0913 - the last by name
@@ -121,14 +122,15 @@ class PrivateUpdates(ChargedUpdates):
         return self._reply(message, context, prepare)
 
     def clients_needed(self, numbers: int, signal_to_noise: float = 1.0) -> int:
-        """Return the clients for which a mean of their updates is as long as its noise.
+        """Return the number of clients whose mean update is as long as its noise.
 
-        In the plain case, in which all updates have the length C and the same direction; else more.
-        The noise of n updates' mean has the length 2Cz·√(d/n), so that n is 4z²d.
+        This is the best case, in which all updates have the length C and the same direction; in
+        any other case more clients are needed. The noise of the mean of n updates has the length
+        2Cz·√(d/n), so n is 4z²d.
 
         Args:
-            numbers: d, the trained numbers of the model.
-            signal_to_noise: of the mean's length to that of its noise.
+            numbers: d, the number of trained parameters of the model.
+            signal_to_noise: ratio of the length of the mean to the length of its noise.
 
         Raises:
             AccountingError: no noise can pay for the terms.
@@ -152,11 +154,13 @@ def _update_of(
         if trained.shape == start.shape:
             with np.errstate(all="ignore"):
                 return trained - start
-        log.error("the app's model has another size; the update is zeros")
+        log.error(
+            "the model that the app returned has another size; the update is zeros with noise"
+        )
     except BaseException as reason:
         if is_ctrl_c(reason):
             raise
-        log.error("the app failed: %s; the update is zeros", log_text(reason))
+        log.error("the app failed: %s; the update is zeros with noise", log_text(reason))
     return np.zeros_like(start)
 
 
@@ -177,5 +181,5 @@ def _vector(arrays: ArrayRecord) -> Floats:
     """Return the arrays as one vector, float64, shape ``(d,)``; raises ``WireError``."""
     parts = [array.numpy() for array in arrays.values()]
     if not all(values.dtype in (np.float32, np.float64) for values in parts):
-        raise WireError("message: an array is no float32 or float64; send trainable parameters")
+        raise WireError("message: an array is not float32 or float64; send trainable parameters")
     return np.concatenate([values.ravel() for values in parts]).astype(np.float64)

@@ -188,13 +188,13 @@ def _check_model(build: Callable[[], nn.Module], said: str, task: Task) -> int:
     if _gradient_size(model, task) == 0:
         if not keeps_records_apart(build(), task):
             raise ModelError(
-                f"model '{said}' mixes the records of a batch, and of one record alone no output "
+                f"model '{said}' mixes the records of a batch, and for a single record no output "
                 "depends on a trained parameter: softmax(dim=0), or a mean over dim 0? Dimension 0 "
                 "holds the records; take dim=1"
             )
         raise ModelError(
-            f"model '{said}': no output depends on a trained parameter, so that sites would pay "
-            "for noise alone; connect them, without detach() or no_grad()"
+            f"model '{said}': no output depends on a trained parameter, so sites would pay "
+            "only for noise; connect them, without detach() or no_grad()"
         )
     return operations
 

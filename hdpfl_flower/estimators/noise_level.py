@@ -100,7 +100,9 @@ def measure_noise(updates: Updates, method: str = "auto", *, copies: bool = True
         StrategyError: an unknown method, or a row of zeros.
     """
     if method not in ESTIMATORS:
-        raise StrategyError(f"'{method}' is no estimator; choose one of {', '.join(ESTIMATORS)}")
+        raise StrategyError(
+            f"'{method}' is not an estimator; choose one of {', '.join(ESTIMATORS)}"
+        )
     if not all(row.any() for row in updates):
         raise StrategyError("an update of zeros has no noise to estimate; leave it out")
     size = _GLIMPSE if method in ("rpca", "column-norm") else _SAMPLE

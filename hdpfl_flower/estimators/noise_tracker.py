@@ -12,10 +12,11 @@ from hdpfl_flower.estimators.temporal import NoiseEstimate, NoiseMemory, TrackOp
 
 
 class NoiseTracker:
-    """Estimate of each client's noise over rounds.
+    """Estimate of each client's noise over the rounds.
 
-    The first update of a client is read by factor analysis of all updates of its round, later ones
-    by their differences (:mod:`hdpfl_flower.estimators.temporal`). A client may miss rounds.
+    The first update of a client is judged by a factor analysis of all updates of its round, and its
+    later updates by their differences (:mod:`hdpfl_flower.estimators.temporal`). A client may miss
+    rounds.
 
     >>> import numpy as np
     >>> draw = np.random.default_rng(0)
@@ -27,8 +28,8 @@ class NoiseTracker:
     [1.0, 2.0, 4.0]
 
     Attributes:
-        rounds: rounds so far.
-        estimate: of the last round, with the reason of each number; None before the first.
+        rounds: number of rounds so far.
+        estimate: estimate of the last round, with the reason for each number; None before round 1.
     """
 
     def __init__(
@@ -53,13 +54,13 @@ class NoiseTracker:
         """Return client → standard deviation of its noise per coordinate.
 
         Args:
-            updates: client → local model − global model, shape ``(d,)``, d the same for all.
+            updates: client → local model − global model, shape ``(d,)``, with the same d for all.
 
         Returns:
             client → σ̂ > 0; infinite for an update of zeros.
 
         Raises:
-            EstimationError: no update, shapes that differ, or a number that is not finite.
+            EstimationError: there is no update, the shapes differ, or a number is not finite.
         """
         names = sorted(updates)
         shapes = {updates[name].shape for name in names}

@@ -220,7 +220,7 @@ class Account:
         taken = [key for key in self.releases if (key[0], key[2]) == (request.run_id, request.kind)]
         # A repeated request passes: it takes no new release.
         if request.key not in taken and len(taken) >= most:
-            raise Declined(Reason.BUDGET, "the releases that the run's plan pays for are used up")
+            raise Declined(Reason.BUDGET, "all releases that the run's plan pays for are used up")
 
     def _note_decision(self, entry: Entry) -> None:
         body, run = entry.body, entry.body["run_id"]
@@ -297,8 +297,8 @@ class Account:
         if request.epsilon not in (None, self.declared.get(request.run_id, request.epsilon)):
             raise Declined(
                 Reason.PROFILE,
-                "'run.epsilon' changed in mid-run, and the server uses the one that it "
-                "received first; set it back, or sit out the rest of this run",
+                "'run.epsilon' changed during the run, but the server uses the value that it "
+                "received first; set it back, or take no part in the rest of this run",
             )
 
     def spent(self) -> tuple[float, float]:
@@ -336,8 +336,8 @@ class Account:
             raise Declined(
                 Reason.BUDGET,
                 f"the run does not fit into the remaining budget: {' and '.join(spent)} of the "
-                "charged runs and this one is above the cap; raise it, if that is right for the "
-                "records: hdpfl-site ledger --raise-cap, or Ledger.raise_cap",
+                "charged runs and this one is above the cap; raise the cap, if that is right for "
+                "the records: hdpfl-site ledger --raise-cap, or Ledger.raise_cap",
             )
 
     def check_recount(self) -> None:

@@ -57,7 +57,7 @@ class Approval:
 
 
 class Ledger(SiteLedger):
-    """Ledger that its operator may create, raise and decide in; a message reads and charges it."""
+    """Ledger of a site: its operator creates it, raises its cap and decides; messages charge it."""
 
     @classmethod
     def create(
@@ -74,12 +74,12 @@ class Ledger(SiteLedger):
 
         Args:
             path: the file.
-            epsilon: of the lifetime promise.
-            delta: of the lifetime promise.
+            epsilon: ε of the lifetime promise.
+            delta: δ of the lifetime promise.
             anchor: see :class:`Chain`.
-            order: of the Rényi filter that holds the promise, for good: ``lifetime.order_for`` the
-                cap; 0: Σε and Σδ hold it.
-            durable: as above.
+            order: order of the Rényi filter that keeps the promise, which never changes:
+                ``lifetime.order_for`` the cap. 0 means that the sums of ε and δ keep it.
+            durable: see :class:`Ledger`.
         """
         check_cost(epsilon, delta)
         chain = create_chain(path, anchor, durable=durable)
@@ -90,9 +90,9 @@ class Ledger(SiteLedger):
         return cls(path, anchor, durable=durable)
 
     def raise_cap(self, epsilon: float, delta: float) -> None:
-        """Raise the lifetime cap, a local decision; recorded and never undone.
+        """Raise the lifetime cap, a local decision that is recorded and never undone.
 
-        The order of a Rényi filter stays; its capacity is that of the new cap.
+        The order of a Rényi filter stays; its capacity becomes that of the new cap.
         """
         check_cost(epsilon, delta)
         with self._current():
@@ -106,8 +106,8 @@ class Ledger(SiteLedger):
         """Record the operator's approval of a run's request; a second call has no effect.
 
         Args:
-            approval: of the request.
-            records: digests of the records prepared for it, as of :meth:`bind_records`.
+            approval: the approval of the request.
+            records: digests of the prepared records and of their export, see :meth:`bind_records`.
 
         Raises:
             LedgerError: the run was refused, which is final.
@@ -123,16 +123,17 @@ class Ledger(SiteLedger):
                 self._bind(approval.run_id, *records)
 
     def bind_records(self, run_id: str, records: str, export: str, *, renew: bool = False) -> str:
-        """Bind a run to prepared records; return the digest of those that it is bound to.
+        """Bind a run to prepared records; return the digest of the records to which it is bound.
 
         Args:
             run_id: the run.
             records: SHA-256 of the file of prepared records.
-            export: SHA-256 of the export that they were read from.
-            renew: whether they replace the run's earlier ones, by a decision of the operator.
+            export: SHA-256 of the export from which they were read.
+            renew: whether they replace the run's earlier records, which only the operator decides.
 
         Raises:
-            LedgerError: as :meth:`Account.check_bindable`, but for a decision of the operator.
+            LedgerError: without ``renew``, if too many other runs are bound to records, are not
+                decided on and released nothing.
         """
         with self._current():
             if renew:
@@ -145,7 +146,8 @@ class Ledger(SiteLedger):
     def refuse(self, run_id: str, by: str, terms: str = "") -> None:
         """Forbid all releases of ``run_id`` from now on, permanently.
 
-        A second call has no effect. The entry holds the JSON of its ``terms``, if it was asked for.
+        A second call has no effect. The entry holds the JSON of the run's ``terms`` if a message
+        asked for the run.
         """
         with self._current():
             if run_id not in self._account.refused:
@@ -161,14 +163,14 @@ class Ledger(SiteLedger):
         undo: bool = False,
         renew: bool = False,
     ) -> int:
-        """Record the withdrawal of units, all of them or none; return how many are new.
+        """Record the withdrawal of all ``units`` or of none; return how many are new.
 
         Args:
-            units: keyed digests of their ids.
-            column: of the ids.
-            key: name of the digests' key.
-            undo: whether their withdrawals are taken back.
-            renew: whether ``units`` replace all that were noted, under another key.
+            units: keyed digests of the ids of the units.
+            column: the column of the ids.
+            key: name of the key of the digests.
+            undo: whether the withdrawals are taken back.
+            renew: whether ``units`` replace all earlier withdrawals, under another key.
 
         Raises:
             LedgerError: a withdrawal would be forgotten.
@@ -247,5 +249,5 @@ def check_renewal(account: Account, units: Collection[object]) -> None:
     if len({*units}) < account.withdrawn_units:
         raise LedgerError(
             f"{account.withdrawn_units} units withdrew their consent: '--renew' needs the ids of "
-            "all of them; nothing was changed"
+            "all these units; nothing was changed"
         )

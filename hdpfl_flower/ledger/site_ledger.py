@@ -247,14 +247,16 @@ class SiteLedger:
         if earlier is not None:
             # The same release for another request would use one charge twice.
             if earlier.request != request.digest:
-                raise Declined(Reason.REPLAY, "another request for a release that was taken")
+                raise Declined(Reason.REPLAY, "another request for a release that is already taken")
             if earlier.status in ("sealed", "sent") and not (again and not self._keeps):
                 return self._payload(earlier)
             # Not sealed: no payload left. Only the reservation of an ended process becomes lost.
             if earlier.status == "reserved":
                 self._mark_lost(earlier)
             if not again:
-                raise Declined(Reason.REPLAY, "the release is lost; the site sits out this round")
+                raise Declined(
+                    Reason.REPLAY, "the release is lost; the site takes no part in this round"
+                )
         # Under this transaction's lock: two processes cannot both take the last one.
         self._account.check_exact(request, max_exact)
         if plan is not None or request.epsilon is not None:

@@ -33,16 +33,16 @@ def withdrawn_from(account: Account, column: str, ledger: Path) -> Withdrawn:
     units = account.withdrawn_units
     if not column:
         raise LedgerError(
-            f"{units} units withdrew their consent, and without 'data.id' no record tells its "
-            "unit: set 'data.id' in the profile, or export the records without them and take the "
-            "withdrawals back: hdpfl-site withdraw --undo"
+            f"{units} units withdrew their consent, but without 'data.id' no record tells its "
+            "unit: set 'data.id' in the profile, or export the records without these units and "
+            "take the withdrawals back: hdpfl-site withdraw --undo"
         )
     noted = account.withdrawn.get(column, {})
     if len(noted) < units:
         raise LedgerError(
-            f"{units} units withdrew their consent, {len(noted)} of them by the column that "
-            "'data.id' names now: name the others by their ids of that column, too: hdpfl-site "
-            "withdraw ID…"
+            f"{units} units withdrew their consent, but only {len(noted)} of them by the column "
+            "that 'data.id' names now: name the other units by their ids in that column, too: "
+            "hdpfl-site withdraw ID…"
         )
     return Withdrawn(checked_key(account, ledger), frozenset(noted))
 
@@ -62,9 +62,9 @@ def checked_key(account: Account, ledger: Path) -> bytes:
     key = stored_key(ledger)
     if key is None or key_name(key) != account.withdrawal_key:
         raise LedgerError(
-            f"the key of the withdrawals, {key_path(ledger)}, is missing or another one, so that "
-            "nobody can say whose records to leave out, and none are read; restore it from the "
-            "ledger's backup, or name all who withdrew: hdpfl-site withdraw --renew ID…"
+            f"the key of the withdrawals, {key_path(ledger)}, is missing or is another key, so "
+            "nobody can say whose records to leave out, and no record is read; restore the key "
+            "from the ledger's backup, or name all who withdrew: hdpfl-site withdraw --renew ID…"
         )
     return key
 

@@ -33,22 +33,23 @@ def project_private(
     rank: int,
     kind: Subspace,
 ) -> tuple[npt.NDArray[np.float64], int]:
-    """Return coefficients cᵢ of Σ cᵢ·uᵢ with its private part projected.
+    """Return the coefficients cᵢ of an aggregate Σ cᵢ·uᵢ whose private part is projected.
 
     The aggregate is Σ_public wᵢuᵢ + W·Π(x̄), where W is the private sites' weight, x̄ their weighted
     mean and Π the projection. Π(x̄) is a combination of the public updates.
 
     Args:
         gram: inner products of the updates, shape ``(n, n)``.
-        weights: convex, shape ``(n,)``.
-        public: clients that span the subspace, shape ``(n,)``.
-        rank: k, the most directions to keep.
-        kind: ``span``: the top k left singular vectors of the public updates. ``centred``: those of
-            the public updates less their plain mean, and Π(x) = mean + VVᵀ(x − mean); one public
-            site is not centred. ``mean``: the direction of the weighted public mean, for any k.
+        weights: convex weights, shape ``(n,)``.
+        public: which clients span the subspace, shape ``(n,)``.
+        rank: k, the most directions that are kept.
+        kind: ``span`` keeps the top k left singular vectors of the public updates. ``centred``
+            keeps those of the public updates minus their plain mean, and Π(x) = mean + VVᵀ(x −
+            mean); a single public site is not centred. ``mean`` keeps the direction of the weighted
+            public mean, for any k.
 
     Returns:
-        Coefficients, shape ``(n,)``, and the number of directions kept. Where there is no public
+        The coefficients, shape ``(n,)``, and the number of kept directions. If there is no public
         site, or no private weight, the coefficients are the weights and the number is 0.
     """
     private_weight = float(weights[~public].sum())

@@ -38,7 +38,7 @@ MAX_WIDTHS = 32
 _WIDTH = re.compile("[1-9][0-9]{0,6}")
 OUR_MODELS = {
     "logreg": "one linear layer",
-    "mlp": "mlp:WIDTH[:WIDTH…], ReLU between; width 64 without one",
+    "mlp": "mlp:WIDTH[:WIDTH…], hidden layers with ReLU; mlp means mlp:64",
     "cnn": "Robust-HDP's: two 5×5 convolutions and one linear layer",
     "resnet18": "torchvision's, with GroupNorm of 2 groups in place of BatchNorm",
 }

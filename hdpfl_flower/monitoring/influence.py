@@ -154,7 +154,7 @@ class Influence:
         for site, weight, group in zip(sites, weights, groups, strict=True):
             parts.setdefault(int(group), {})[site] = factor * float(weight)
         if not all(math.isfinite(weight) for of in parts.values() for weight in of.values()):
-            raise ValueError("weights that are no numbers")
+            raise ValueError("weights that are not numbers")
         return parts
 
 
@@ -247,11 +247,11 @@ def warn_of(server_round: int, verdict: Decides, *, named: bool, several: bool =
             does not name the participants.
         several: whether there are several models.
     """
-    model = f"model {verdict.model}" if several else "the model"
+    model = f"the model {verdict.model}" if several else "the model"
     site = f"site {verdict.site}" if named else "one site (the journal names it)"
     quantity = f"the step of {model}" if verdict.of == "round" else f"{model} so far"
     share, half = f"{100 * verdict.share:.0f} %", f"{100 * HALF:.0f} %"
-    bound = "'guard' = 'cap' bounds a weight"
+    bound = "'guard' = 'cap' bounds the weight of a site"
     log.warning(
         "round %d: %s decides %s of %s, more than %s; %s",
         *(server_round, site, share, quantity, half, bound),

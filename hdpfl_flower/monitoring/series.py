@@ -76,27 +76,46 @@ def _sites(noun: str, unit: str, meaning: str, *labels: str, counter: bool = Fal
 # --- the coordinator: a run -----------------------------------------------------------------------
 
 RUN = _ours(
-    "run", "info", "Public terms of the run, as sent to the sites.", "strategy", "model", "dataset"
+    "run",
+    "info",
+    "Public terms of the run, as they are sent to the sites.",
+    "strategy",
+    "model",
+    "dataset",
 )
-STARTED = _ours("run_started_timestamp", "seconds", "When the run started.")
-LAST_EVENT = _ours("run_last_event_timestamp", "seconds", "When its journal was last written.")
-ACTIVE = _ours("run_active", "bool", "Whether the journal says that it still runs.")
-PLANNED = _ours("run_planned", "rounds", "Rounds of the run.")
-FINISHED = _ours("run_finished", "rounds", "The last round that ended.")
+STARTED = _ours("run_started_timestamp", "seconds", "Time at which the run started.")
+LAST_EVENT = _ours(
+    "run_last_event_timestamp", "seconds", "Time at which the run's journal was last written."
+)
+ACTIVE = _ours("run_active", "bool", "Whether the journal says that the run still goes on.")
+PLANNED = _ours("run_planned", "rounds", "Number of planned rounds of the run.")
+FINISHED = _ours("run_finished", "rounds", "Number of the last round that ended.")
 NO_QUORUM = _ours(
     "run_no_quorum",
     "rounds",
     "Rounds with too few updates, which left the model unchanged.",
     counter=True,
 )
-LEFT_OUT = _ours("run_left_out", "sites", "Sites that do not disclose what the strategy needs.")
-UNREADABLE = _ours("run_unreadable", "events", "Events of the journal that could not be read.")
+LEFT_OUT = _ours(
+    "run_left_out", "sites", "Number of sites that do not disclose what the strategy needs."
+)
+UNREADABLE = _ours(
+    "run_unreadable", "events", "Number of events of the journal that could not be read."
+)
 
 # --- the coordinator: its machine -----------------------------------------------------------------
 
-FILE_SIZE = Series("coordinator", "file_size", "bytes", "Size of a file of --watch.", ("file",))
-FILE_FREE = Series("coordinator", "file_free", "bytes", "Free space of its disk.", ("file",))
-_CERTIFICATE = "When a certificate of --watch ends."
+FILE_SIZE = Series(
+    "coordinator", "file_size", "bytes", "Size of a file that --watch names.", ("file",)
+)
+FILE_FREE = Series(
+    "coordinator",
+    "file_free",
+    "bytes",
+    "Free space on the disk of a file that --watch names.",
+    ("file",),
+)
+_CERTIFICATE = "End of the validity of a certificate that --watch names."
 CERTIFICATE_END = Series(
     "coordinator", "certificate_end_timestamp", "seconds", _CERTIFICATE, ("file",)
 )
@@ -109,140 +128,191 @@ TIMEOUT = _ours("round_timeout", "seconds", "Longest wait for the replies of a r
 PHASE = _ours(
     "round_phase",
     "seconds",
-    f"Time of the last round by phase: {', '.join(PHASES)}; sites train in exchange.",
+    f"Time of the last round by phase: {', '.join(PHASES)}; sites train in the phase exchange.",
     "phase",
 )
-ASKED = _ours("round_asked", "sites", "Sites that the last round asked.")
-ACCEPTED = _ours("round_accepted", "sites", "Sites whose update the last round used.")
-QUORUM = _ours("round_quorum", "sites", "Updates that the last round needed.")
+ASKED = _ours("round_asked", "sites", "Number of sites that the last round asked.")
+ACCEPTED = _ours("round_accepted", "sites", "Number of sites whose update the last round used.")
+QUORUM = _ours("round_quorum", "sites", "Number of updates that the last round needed.")
 EFFECTIVE = _ours(
     "round_effective", "sites", "Effective number of clients, (Σ wᵢ)² / Σ wᵢ², of the last round."
 )
 REJECTED = _ours(
     "run_rejected",
     "updates",
-    "Requested updates that were not used: declined, failed, late, undelivered, refused by the "
-    "guard, malformed, not asked.",
+    "Requested updates that were not used, by reason: declined, failed, late, undelivered, "
+    "refused by the guard, malformed, not asked.",
     "reason",
     counter=True,
 )
-RECEIVED = _ours("run_received", "bytes", "Replies of all rounds, used or not.", counter=True)
-SENT = _ours("run_sent", "bytes", "Instructions of all rounds, to all sites.", counter=True)
+RECEIVED = _ours(
+    "run_received", "bytes", "Size of the replies of all rounds, used or not.", counter=True
+)
+SENT = _ours(
+    "run_sent", "bytes", "Size of the instructions of all rounds to all sites.", counter=True
+)
 
 # --- the coordinator: the model -------------------------------------------------------------------
 
 ACCURACY = _ours(
     "model_accuracy",
     "ratio",
-    "On the server's public test set (regression: R²), or the mean of what sites disclose. "
-    "group: all, minority (the smallest groups' sites), or a group's number; sites (the mean over "
-    "the sites, each on records like its own) or worst-tenth (of those).",
+    "Accuracy (for a regression: R²) on the server's public test set, or the mean of what the "
+    "sites disclose. group: all, minority (the sites of the smallest groups), or the number of "
+    "a group; sites (mean over the sites, each on records like its own) or worst-tenth (mean "
+    "over the worst tenth of the sites).",
     "group",
 )
 LOSS = _ours("model_loss", "mean", "Mean loss on the same records.", "group")
-SQUARED = _ours("model_squared_error", "mean", "Mean squared error, of a regression.", "group")
-ABSOLUTE = _ours("model_absolute_error", "mean", "Mean absolute error, of a regression.", "group")
-TESTED = _ours("model_tested", "sites", "Sites in the mean over the sites.")
+SQUARED = _ours("model_squared_error", "mean", "Mean squared error of a regression.", "group")
+ABSOLUTE = _ours("model_absolute_error", "mean", "Mean absolute error of a regression.", "group")
+TESTED = _ours("model_tested", "sites", "Number of sites in the mean over the sites.")
 MEASURED = _ours(
     "model_measure",
     "value",
-    "Measure of the final model: measures (the public test set) or federated-measures (held-out "
-    "records, by scores that sites send with noise).",
+    "Measure of the final model. event: measures (on the public test set) or "
+    "federated-measures (on held-out records, by scores that the sites send with noise).",
     "event",
     "measure",
 )
-UNTESTED = _ours("model_untested", "sites", "Sites without a test, which that mean leaves out.")
+UNTESTED = _ours(
+    "model_untested",
+    "sites",
+    "Number of sites without a test, which the mean over the sites leaves out.",
+)
 
 # --- the coordinator: a site, as far as its updates show it ---------------------------------------
 
 SHARE = _ours(
     "site_model_share",
     "ratio",
-    "Its share of the model's movement over all rounds so far, for each model if there are "
-    "several.",
+    "Site's share of what moved the model over all rounds so far; one value for each model if "
+    "there are several.",
     "model",
     "site",
 )
-WEIGHT = _ours("site_weight", "ratio", "Share of its update in the last aggregate.", "site")
+WEIGHT = _ours("site_weight", "ratio", "Share of the site's update in the last aggregate.", "site")
 NOISE = _ours(
     "site_noise",
     "std",
-    "Noise in a coordinate of its update as the server estimates it from updates alone.",
+    "Noise in a coordinate of the site's update, estimated by the server only from updates.",
     "site",
 )
-NORM = _ours("site_update", "norm", "l2 norm of its last, noisy update.", "site")
-CLUSTER = _ours("site_cluster", "index", "Cluster of its update.", "site")
+NORM = _ours("site_update", "norm", "l2 norm of the site's last noisy update.", "site")
+CLUSTER = _ours("site_cluster", "index", "Cluster of the site's last update.", "site")
 CONFIDENCE = _ours(
-    "site_cluster_confidence", "ratio", "Probability that it belongs to its cluster.", "site"
+    "site_cluster_confidence", "ratio", "Probability that the site belongs to its cluster.", "site"
 )
-SITE_ASKED = _ours("site_asked", "rounds", "Rounds that asked it.", "site", counter=True)
-SITE_ACCEPTED = _ours("site_accepted", "rounds", "Rounds that used it.", "site", counter=True)
+SITE_ASKED = _ours(
+    "site_asked", "rounds", "Number of rounds that asked the site.", "site", counter=True
+)
+SITE_ACCEPTED = _ours(
+    "site_accepted", "rounds", "Number of rounds that used the site's update.", "site", counter=True
+)
 SITE_ONLINE = _ours(
-    "site_online", "bool", "Whether its node is heard; 0: it was online in the run.", "site"
+    "site_online",
+    "bool",
+    "Whether the SuperLink hears the site's node. 0 means that it was online earlier in the run.",
+    "site",
 )
-_ABSENT = "Rounds that ended while it was offline, online before."
+_ABSENT = "Number of rounds that ended while the site was offline, after it had been online."
 SITE_ABSENT = _ours("site_absent", "rounds", _ABSENT, "site", counter=True)
-PENDING_SITES = _ours("run_pending", "sites", "Sites online whose operators have not decided.")
-ENDED = _ours("run_ended", "bool", "How its last attempt ended, 1 for one of them.", "how")
-SITE_LATE = _ours(
-    "site_late", "rounds", "Rounds that ended before its reply.", "site", counter=True
+PENDING_SITES = _ours(
+    "run_pending", "sites", "Number of online sites whose operators have not decided yet."
 )
-_BAD = "Its updates that were malformed or refused by guard."
+ENDED = _ours(
+    "run_ended", "bool", "How the run's last attempt ended: 1 for the way that applies.", "how"
+)
+SITE_LATE = _ours(
+    "site_late",
+    "rounds",
+    "Number of rounds that ended before the site replied.",
+    "site",
+    counter=True,
+)
+_BAD = "Number of the site's updates that were malformed or that the guard refused."
 SITE_BAD = _ours("site_bad", "updates", _BAD, "site", counter=True)
-CLUSTERS = _ours("clustering", "clusters", "Number of models, one a cluster.")
-MSS = _ours("clustering_mss", "score", "Least separation of two clusters.")
-LAST_SOFT = _ours("clustering_last_soft", "round", "Last round that clusters softly.")
+CLUSTERS = _ours("clustering", "clusters", "Number of models, one for each cluster.")
+MSS = _ours("clustering_mss", "score", "Least separation between two clusters.")
+LAST_SOFT = _ours(
+    "clustering_last_soft", "round", "Last round that assigns sites to clusters by probability."
+)
 
 # --- a site: its budget ---------------------------------------------------------------------------
 
-FULL = _sites("budget_taken", "ratio", "Share of the lifetime promise that is taken.")
+FULL = _sites("budget_taken", "ratio", "Share of the lifetime promise that is used.")
 SPENT_EPSILON = _sites(
-    "budget_spent", "epsilon", "Σε charged, of any unit, rounded up; none under a Rényi filter."
+    "budget_spent",
+    "epsilon",
+    "Sum of the charged ε, for units of any kind, rounded up. Not shown under a Rényi filter.",
 )
-LIMIT_EPSILON = _sites("budget_limit", "epsilon", "Lifetime cap in force.")
-LEFT_EPSILON = _sites("budget_left", "epsilon", "ε that is left of the sum, rounded down.")
+LIMIT_EPSILON = _sites("budget_limit", "epsilon", "Lifetime cap on ε that is in force.")
+LEFT_EPSILON = _sites(
+    "budget_left",
+    "epsilon",
+    "ε that is left below the cap, rounded down. Not shown under a Rényi filter.",
+)
 SPENT_DELTA = _sites(
-    "budget_spent", "delta", "Σδ charged, of any unit, rounded up; none under a Rényi filter."
+    "budget_spent",
+    "delta",
+    "Sum of the charged δ, for units of any kind, rounded up. Not shown under a Rényi filter.",
 )
-LIMIT_DELTA = _sites("budget_limit", "delta", "Lifetime cap in force.")
-LEFT_DELTA = _sites("budget_left", "delta", "δ that is left of the sum, rounded down.")
-CHARGED_RUNS = _sites("budget_charged", "runs", "Runs that were charged.")
+LIMIT_DELTA = _sites("budget_limit", "delta", "Lifetime cap on δ that is in force.")
+LEFT_DELTA = _sites(
+    "budget_left",
+    "delta",
+    "δ that is left below the cap, rounded down. Not shown under a Rényi filter.",
+)
+CHARGED_RUNS = _sites("budget_charged", "runs", "Number of runs that were charged.")
 LEFT_LIKE_LAST = _sites(
     "budget_left_like_last",
     "runs",
-    "Runs like the last one that still fit, by the filter where there is one; before any run, by "
-    "the profile's [run].",
+    "Number of runs like the last one that still fit, by the Rényi filter if there is one. "
+    "Before any run: runs like the profile's [run].",
 )
 
 # --- a site: its runs -----------------------------------------------------------------------------
 
 RUN_EPSILON = _sites("run_charged", "epsilon", "ε that a run was charged.", "run")
 RUN_DELTA = _sites("run_charged", "delta", "δ that a run was charged.", "run")
-PAID_RELEASES = _sites("plan_paid", "releases", "Noisy updates that the plan pays for.", "run")
-LEFT_RELEASES = _sites("plan_left", "releases", "Of these, the ones not taken yet.", "run")
-MULTIPLIER = _sites("plan_noise", "multiplier", "z: noise of a step is z times C.", "run")
+PAID_RELEASES = _sites(
+    "plan_paid", "releases", "Number of noisy updates that the plan pays for.", "run"
+)
+LEFT_RELEASES = _sites(
+    "plan_left", "releases", "Number of these updates that are not taken from the plan yet.", "run"
+)
+MULTIPLIER = _sites(
+    "plan_noise", "multiplier", "Noise multiplier z: the noise of a step is z times C.", "run"
+)
 SIGNAL = _sites(
     "plan_signal_to_noise",
     "ratio",
-    "Longest update that batches of the expected size can give, over the length of its noise.",
+    "Length of the longest possible update from batches of the expected size, divided by the "
+    "length of its noise.",
     "run",
 )
-_STATUS = "Releases by kind and status: reserved, sealed, sent, lost."
+_STATUS = "Number of releases by kind and status: reserved, sealed, sent, lost."
 RELEASES = _sites("run", "releases", _STATUS, "run", "kind", "status")
-_REFUSED = "Requests without an update: declined or failed, and the reason."
+_REFUSED = "Number of requests without an update, by answer (declined or failed) and reason."
 REFUSED = _sites("refused", "requests", _REFUSED, "answer", "reason", counter=True)
-PENDING_REQUESTS = _sites("pending", "requests", "Runs that wait for the operator's decision.")
-LAST_REFUSED = _sites("last_refused_timestamp", "seconds", "When the last of them arrived.")
+PENDING_REQUESTS = _sites(
+    "pending", "requests", "Number of runs that wait for the operator's decision."
+)
+LAST_REFUSED = _sites(
+    "last_refused_timestamp", "seconds", "Time at which the last refused request arrived."
+)
 
 # --- a site: its ledger ---------------------------------------------------------------------------
 
 INTACT = _sites(
-    "ledger_intact", "bool", "Whether all entries and the anchor verified at the last check."
+    "ledger_intact", "bool", "Whether all entries and the anchor were verified at the last check."
 )
-CHECKED = _sites("ledger_checked_timestamp", "seconds", "When the whole ledger was last checked.")
-ENTRIES = _sites("ledger", "entries", "Entries of the hash chain.")
+CHECKED = _sites(
+    "ledger_checked_timestamp", "seconds", "Time at which the whole ledger was last checked."
+)
+ENTRIES = _sites("ledger", "entries", "Number of entries in the hash chain.")
 ANCHORED = _sites("ledger_anchored", "bool", "Whether an anchor guards against an older copy.")
-LEDGER_FREE = _sites("ledger_free", "bytes", "Free space of the ledger's disk.")
+LEDGER_FREE = _sites("ledger_free", "bytes", "Free space on the disk of the ledger.")
 PROFILE = _sites("profile_readable", "bool", "Whether the profile can be read and is valid.")
 
 SERIES: tuple[Series, ...] = tuple(

@@ -36,7 +36,7 @@ _COARSE = 1e-3
 class Steps:
     """Equal DP-SGD steps: ``count`` Poisson batches of ``sampling_prob``.
 
-    Their noise multiplier is ``noise_factor`` times that of the run.
+    Their noise multiplier is ``noise_factor`` times the noise multiplier of the run.
     """
 
     sampling_prob: float
@@ -46,9 +46,9 @@ class Steps:
 
 @dataclass(frozen=True)
 class Gaussians:
-    """Releases of given noise: ``count`` times N(0, z²), sensitivity ≤ 1.
+    """Releases with stated noise: ``count`` times N(0, z²), with a sensitivity of at most 1.
 
-    Private selections are among them (``noisy_max.py``).
+    Private selections can be stated in this form (``noisy_max.py``).
     """
 
     noise_multiplier: float
@@ -98,13 +98,14 @@ def event_of(
 ) -> dp_accounting.DpEvent:
     """Return the event of ``schedule`` with noise N(0, (f·z·C)²).
 
-    f is the steps' ``noise_factor``.
+    f is the ``noise_factor`` of the steps.
 
-    One full-batch step (``sampling_prob`` 1) is a plain Gaussian under add/remove. The releases
-    ``beside`` the training are part of the event, with noise of their own.
+    One full-batch step (``sampling_prob`` 1) is a plain Gaussian mechanism under add/remove. The
+    releases ``beside`` the training are part of the event and have their own noise.
 
     Raises:
-        AccountingError: a probability outside (0, 1], a negative count, or noise or an ε ≤ 0.
+        AccountingError: a probability is outside (0, 1], a count is negative, or a noise multiplier
+            or an ε is not above 0.
     """
     import dp_accounting
 
@@ -148,20 +149,20 @@ def _noise_of(release: ExtraRelease) -> float:
 
 
 def epsilon_of(event: dp_accounting.DpEvent, delta: float, interval: float | None = None) -> float:
-    """Return ε of ``event`` at ``delta``, an upper bound.
+    """Return an upper bound on ε of ``event`` at ``delta``.
 
     Args:
-        event: of the mechanisms, see :func:`event_of`.
-        delta: the δ of the statement, at least 1e-10.
-        interval: width of the PLD's grid of privacy losses; None: :func:`interval_for` the ε that
-            a coarse grid finds.
+        event: event of the mechanisms, see :func:`event_of`.
+        delta: δ of the statement, at least 1e-10.
+        interval: width of the PLD's grid of privacy losses. None means :func:`interval_for` of the
+            ε that a coarse grid finds.
 
     Guarantees:
-        Never below the true ε (pessimistic discretization), beyond float64 rounding; ``inf``
-        where no bound is found.
+        The result is never below the true ε (pessimistic discretization), except by float64
+        rounding. It is ``inf`` where no bound is found.
 
     Raises:
-        AccountingError: δ out of range, or the accountant returns no number.
+        AccountingError: δ is out of range, or the accountant returns no number.
     """
     _check_delta(delta)
     if interval is None:
@@ -209,22 +210,22 @@ def calibrate(
     """Return the noise multiplier z that makes ``schedule`` (ε, δ)-DP.
 
     Args:
-        schedule: the steps of the whole run, full-batch and subsampled in any order.
+        schedule: all steps of the run, full-batch and subsampled ones in any order.
         epsilon: target ε > 0; ``inf`` asks for no noise.
         delta: target δ.
-        beside: releases of the run that are no steps; they are paid for from the same (ε, δ).
+        beside: releases of the run that are not steps; the same (ε, δ) pays for them.
 
     Returns:
-        z ≥ 0, rounded up at the sixth significant digit, at most 0.3 % above the least that
-        suffices (ε .1–8, q .001–1, up to 200,000 steps).
+        z ≥ 0, rounded up at the sixth significant digit. It is at most 0.3 % above the least z that
+        suffices (for ε from .1 to 8, q from .001 to 1, and up to 200,000 steps).
 
     Guarantees:
         ``epsilon_of(event_of(schedule, z, beside), delta, interval_for(epsilon, steps)) <=
-        epsilon``, with ``steps`` those of the schedule. Computed by this process: no file decides
-        the noise of a site.
+        epsilon``, where ``steps`` is the number of steps of the schedule. This process computes z:
+        no file decides the noise of a site.
 
     Raises:
-        AccountingError: ε or δ out of range, no noise between 1e-3 and 1e6 fits, or the releases
+        AccountingError: ε or δ is out of range, no noise between 1e-3 and 1e6 fits, or the releases
             beside the training take all of ε.
     """
     if epsilon == math.inf:
@@ -369,7 +370,9 @@ def merge(schedule: Schedule) -> list[Steps]:
     counts: dict[tuple[float, float], int] = {}
     for steps in schedule:
         if not 0 < steps.sampling_prob <= 1 or steps.count < 0:
-            raise AccountingError("a sampling probability must lie in (0, 1], a count be >= 0")
+            raise AccountingError(
+                "a sampling probability must be in (0, 1], and a count at least 0"
+            )
         if not 0 < steps.noise_factor < math.inf:
             raise AccountingError("a factor of the noise must be positive and finite")
         kind = steps.sampling_prob, steps.noise_factor

@@ -49,14 +49,14 @@ _GRID_BITS = 20
 
 
 class RandomStream:
-    """A cryptographic stream of random bytes and of numbers made of them.
+    """A cryptographic stream of random bytes, and of numbers made from them.
 
     Guarantees:
         Under a fresh key the bytes are those of AES-256 in counter mode: no program that cannot
-        break AES distinguishes them from uniform ones. A stream is never copied or rewound.
+        break AES distinguishes them from uniform bytes. A stream is never copied or rewound.
 
     Attributes:
-        position: bytes taken so far.
+        position: number of bytes taken so far.
     """
 
     # Of draw_ahead: numbers a call, calls not drawn yet, and the drawn numbers not taken yet.
@@ -85,8 +85,8 @@ class RandomStream:
     def bernoulli(self, count: int, probability: float) -> npt.NDArray[np.int64]:
         """Return the indices, ascending, of ``count`` independent trials that succeeded.
 
-        Each trial succeeds with ``probability`` rounded down to a multiple of 2⁻³², never more than
-        the accounted one.
+        Each trial succeeds with ``probability`` rounded down to a multiple of 2⁻³², so never with
+        more than the accounted probability.
         """
         if probability >= 1:
             return np.arange(count)
@@ -96,10 +96,11 @@ class RandomStream:
         return np.flatnonzero(words < threshold)
 
     def draw_ahead(self, count: int, calls: int) -> None:
-        """Let the next ``calls`` of ``normal(count)`` draw jointly.
+        """Let the next ``calls`` calls of ``normal(count)`` draw together.
 
-        They return the same bits in the same order; short pieces of the stream cost less together.
-        No number is returned twice. Calls that are announced and not made waste their numbers.
+        The calls return the same bits in the same order, but short pieces of the stream cost less
+        together. No number is returned twice. The numbers of an announced call that is not made are
+        lost.
         """
         self._count, self._calls, self._drawn = count, calls, iter(())
 
@@ -137,7 +138,7 @@ class RandomStream:
         return normals_of([self] * calls, count, device)
 
     def fill(self, target: memoryview) -> None:
-        """Write the next bytes over ``target``, all but its last 15, which the cipher asks for."""
+        """Write the next bytes over ``target``, except its last 15, which the cipher needs."""
         count = len(target) - _SLACK
         self.position += count
         zeros = _ZEROS[:count] if count <= len(_ZEROS) else bytes(count)
@@ -146,7 +147,8 @@ class RandomStream:
     def gumbel(self, count: int) -> npt.NDArray[np.float64]:
         """Return ``count`` independent standard Gumbels, −ln of exponentials, all finite.
 
-        Of 52-bit uniforms within (0, 1): their tails reach from −3.6 to 36.7, as far as 2⁻⁵³.
+        They are made from 52-bit uniforms within (0, 1): their tails reach from −3.6 to 36.7, which
+        corresponds to a probability of 2⁻⁵³.
         """
         words = np.frombuffer(self.bytes(8 * count), dtype=np.uint64) >> np.uint64(12)
         # The + ½ excludes 0 and 1, so that both logarithms are finite.

@@ -95,13 +95,13 @@ def _backbone_refusals(policy: Policy, backbone: Backbone) -> Iterator[Refusal]:
     if backbone.weights and backbone.weights not in policy.weights:
         yield (
             Reason.POLICY,
-            f"'backbone.weights' is not in 'policy.weights': {backbone.weights}; look at what it "
-            "is, then: hdpfl-site approve FILE",
+            f"'backbone.weights' is not in 'policy.weights': {backbone.weights}; check what the "
+            "file is, then: hdpfl-site approve FILE",
         )
     if backbone.weights and not weight_file(backbone.weights).is_file():
         yield (
             Reason.POLICY,
-            f"'backbone.weights': {backbone.weights} is not here; put it here with: hdpfl-site "
+            f"'backbone.weights': this site does not have {backbone.weights}; add it: hdpfl-site "
             "approve FILE",
         )
 
@@ -119,7 +119,7 @@ def check_round(terms: RunTerms, server_round: int, *, joins: bool = False) -> N
     """
     first, last = (0, 0) if joins else (1, terms.last_round)
     if not first <= server_round <= last:
-        raise Declined(Reason.TERMS, "the round is not one of the run's")
+        raise Declined(Reason.TERMS, "the round is not a round of the run")
 
 
 def check_unchanged(frozen: RunTerms, proposed: RunTerms, plan: Plan) -> None:

@@ -40,7 +40,9 @@ def register(kind: type[AfterKind]) -> None:
     if issubclass(kind, ReleaseKind):
         other = RELEASES.get(kind.release)
         if not kind.release or (other and (other.kind != kind.kind or not kind.kind)):
-            raise ValueError(f"'{kind.release}' names another release, or none; take another name")
+            raise ValueError(
+                f"'{kind.release}' is the name of another release, or no name; choose another one"
+            )
         RELEASES[kind.release] = kind
     if kind.kind:
         KINDS[kind.kind] = kind

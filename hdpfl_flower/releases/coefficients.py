@@ -25,36 +25,42 @@ class Coefficients(ReleaseKind):
     kind, main, release = "coefficients", "share", "coefficients"
     is_sent = True
     consent = (
-        "noisy sums of how its training records would move the final model (score, information), "
-        "at the end"
+        "at the end of the run, noisy sums that show how its training records would move the "
+        "final model (score and information)"
     )
     event = "coefficients"
     title = "Coefficients over all sites"
-    price = "noise of the sums for coefficients (of records clipped to length 1), sent once"
+    price = "noise of the sums for coefficients (each record is clipped to length 1), sent once"
     item = "message on coefficients"
-    content = "of the final model's score and information, with noise in each number"
+    content = "of the score and information of the final model, with noise in each number"
     report = (
-        "Coefficients: once a run, at its end, each training record's score and information at the "
-        "final model are clipped together, summed, and sent with noise of that z in each number. "
-        "Their cost is in the run's ε."
+        "Coefficients: once a run, at its end, each training record's score and information at "
+        "the final model are clipped together, summed, and sent with noise of that z in each "
+        "number. The run's ε covers their cost."
     )
     share: ShareOrNone = Field(
-        0.0, description="Share of a site's ε that the message alone would cost; 0: none is sent."
+        0.0,
+        description=(
+            "Share of a site's ε that the message would cost by itself. 0 means that none is sent."
+        ),
     )
 
     def contradictions(self, terms: RunTerms) -> Iterator[str]:
         """Yield models whose numbers are no coefficients of the columns."""
         if terms.work.sent_part:
             yield (
-                f"{self.words} is of a model that all sites share, and {terms.work.words} keeps a "
-                "part of it at each site; leave one of them out"
+                f"{self.words} needs a model that all sites share, and {terms.work.words} keeps "
+                "a part of the model at each site; leave one of them out"
             )
         if terms.choice:
-            yield f"{self.words} is of one model, and {terms.choice.words} chooses among several"
+            yield (
+                f"{self.words} needs one model, and {terms.choice.words} chooses among "
+                "several; leave one of them out"
+            )
         if terms.model != "logreg" or terms.backbone:
             yield (
-                f"{self.words} is of one linear layer on the columns; set 'model' to logreg and "
-                "leave 'backbone' out, or leave the table out"
+                f"{self.words} needs a model with one linear layer on the columns; set 'model' "
+                "to logreg and leave out 'backbone', or leave out the table"
             )
             return
         try:

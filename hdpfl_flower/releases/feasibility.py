@@ -67,21 +67,22 @@ def contradictions(terms: RunTerms) -> Iterator[str]:
         yield from release.contradictions(terms)
     if terms.second and (has_personal_state(terms) or asked_kind(terms, Tuning)):
         yield (
-            "'second' is a model beside the whole global one: leave it out, or leave out personal "
-            "parts, 'after.shrink' and 'after.tuning'"
+            "'second' is a model beside the whole global model: leave it out, or leave out "
+            "personal parts, 'after.shrink' and 'after.tuning'"
         )
     following = [terms.work.words] if terms.work.needs_step_noise else []
     following += [release.words for release in beside if release.needs_step_noise]
     if following and not terms.source.own_noise:
         yield (
-            f"{' and '.join(following)} follows the noise of a site's steps, and under 'noise' = "
-            f"'{terms.noise}' they have none; leave it out"
+            f"{' and '.join(following)} needs the noise of a site's steps, which have none "
+            f"under 'noise' = '{terms.noise}'; leave it out"
         )
     extras = [kind.words for kind in local if kind.is_unlike_rounds]
     extras += [release.words for release in beside if release.is_unlike_rounds(terms)]
     reasons = reasons_for_equal_rounds(terms)
     if extras and reasons:
         yield (
-            f"{' and '.join(extras)} does not go with {' and '.join(reasons)}: a site can plan "
-            "for equal rounds alone then, and every one would decline; leave one of them out"
+            f"{' and '.join(extras)} cannot be combined with {' and '.join(reasons)}: a site "
+            "can then plan only for equal rounds, and every site would decline; leave one of "
+            "them out"
         )

@@ -46,8 +46,8 @@ def completed(terms: RunTerms, table: str, defaults: Iterable[AfterKind]) -> Pai
         none = type(kind)()
         if not kind.is_asked and kind != none.updated(**{kind.main: getattr(kind, kind.main)}):
             raise TermsError(
-                f"{PREFIX}{kind.words} is set without '{kind.main}', which asks for it; state it, "
-                "or leave the others out"
+                f"{PREFIX}{kind.words} is set without '{kind.main}', which asks for the "
+                f"release; set '{kind.main}', or leave the other settings out"
             )
     asked_tables = {kind.kind: kind.as_config() for kind in kinds if kind.is_asked}
     return read_pairs(dict(flattened(asked_tables)))

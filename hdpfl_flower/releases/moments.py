@@ -48,45 +48,54 @@ class Moments(ReleaseKind):
     table, kind, main, release = "first", "moments", "share", "moments"
     is_sent = is_optional = True
     consent = (
-        "one noisy message before round 1: count, and sum and sum of squares of each number column"
+        "one noisy message before round 1: the count of records, and for each number column "
+        "the sum and the sum of squares"
     )
     event = "first-message"
     title = "First message: columns over all sites"
-    price = "noise of the first message (of records clipped to length 1), sent once, before round 1"
+    price = (
+        "noise of the first message (each record is clipped to length 1), sent once, before round 1"
+    )
     item = "first message"
     content = "of counts and sums of columns, with noise in each number"
     report = (
-        "First message: once a run, before round 1, each record's columns are clipped together, "
-        "summed, and sent with noise of that z in each number. Its cost is in the run's ε."
+        "First message: once a run, before round 1, each record's columns are clipped "
+        "together, summed, and sent with noise of that z in each number. The run's ε covers "
+        "its cost."
     )
     share: ShareOrNone | Literal["auto"] = Field(
         "auto",
-        description="Share of a site's ε that the message alone would cost; 0: none is sent; auto: "
-        f"{SHARE:g} for the sites' own tables and arrays, where it is found to help, {ALONE:g} "
-        "with 'alone', else 0.",
+        description="Share of a site's ε that the message would cost by itself. 0 means that "
+        f"none is sent. auto means {ALONE:g} with 'alone'; else {SHARE:g} for the "
+        "sites' own tables and arrays where the message is found to help; else 0.",
     )
     content_of: Literal["scales", "table", "curve"] = Field(
         "scales",
         alias="content",
-        description="scales: what the number columns are scaled by; table: also label counts, "
-        "missing values, categories, bins and the survival curve, for hdpfl statistics; curve: the "
-        "survival curve alone, with the least noise.",
+        description="What is sent. scales: the numbers by which number columns are scaled. "
+        "table: also label counts, missing values, categories, bins and the "
+        "survival curve, for hdpfl statistics. curve: only the survival curve, "
+        "with the least noise.",
     )
     alone: bool = Field(
-        False, description="Whether the run ends with this message: no model is trained."
+        False, description="Whether the run ends after this message, without training a model."
     )
     columns: Annotated[str, AfterValidator(_check_columns)] = Field(
-        "", description="Number columns that are counted in bins, between commas; of a table."
+        "",
+        description="Number columns whose values are counted in bins, with commas between. "
+        "Only for content = table.",
     )
     bins: Annotated[str, AfterValidator(_check_bins)] = Field(
         "10",
-        description="Their bins: a number of equal ones, or the rising inner edges of one column "
-        "between commas; the outer edges are its bounds.",
+        description="Bins of these columns: a number of equal bins, or for one column the "
+        "inner edges in rising order with commas between. The outer edges are the "
+        "bounds of the column.",
     )
     by_label: bool = Field(
         False,
-        description="Whether each class has counts, sums and bins of its own; of a table. Numbers "
-        "over all classes then have the noise of one class for each.",
+        description="Whether each class has its own counts, sums and bins. Only for content = "
+        "table. A number over all classes is then a sum over the classes and has "
+        "the noise of each of them.",
     )
 
     @property
@@ -100,7 +109,7 @@ class Moments(ReleaseKind):
         if self.is_curve:
             return "one noisy message before round 1: events and censored records by time"
         bins = f", and bins of {', '.join(names_in(self.columns))}" if self.columns else ""
-        by_class = ", for each class separately" if self.by_label else ""
+        by_class = ", separately for each class" if self.by_label else ""
         more = "; also counts of labels or survival times, categories and missing values"
         more += f"{bins}{by_class}"
         return self.consent + (more if self.is_table else "")
@@ -126,12 +135,14 @@ class Moments(ReleaseKind):
     def contradictions(self, terms: RunTerms) -> Iterator[str]:
         """Yield terms under which columns cannot be measured or scaled."""
         if terms.backbone and not self.is_curve:
-            yield f"{self.words} scales columns, and a 'backbone' reads them as they are"
+            yield f"{self.words} scales columns, and a 'backbone' reads them unscaled"
         if terms.task and (terms.task.mean or terms.task.std) and not self.is_curve:
-            yield f"{self.words} finds scales, and 'task.mean' and 'task.std' state some"
+            yield (
+                f"{self.words} finds scales, and 'task.mean' and 'task.std' already state scales"
+            )
         if (self.columns or self.by_label) and not self.is_table:
             key = "'columns' are" if self.columns else "'by-label' is"
-            yield f"{self.words}: {key} of a table; set 'content' to table"
+            yield f"{self.words}: {key} only for a table; set 'content' to table"
         elif self.content_of != "scales":
             try:
                 self.layout(terms, task_for(terms))
@@ -141,7 +152,7 @@ class Moments(ReleaseKind):
     def check_task(self, task: Task) -> None:
         """Refuse records that are no rows of columns."""
         if len(task.input_shape) != 1 and not self.is_curve:
-            raise DataError(f"{self.words} is of tables, and these records are images")
+            raise DataError(f"{self.words} is only for tables, and these records are images")
 
     def layout(self, terms: RunTerms, task: Task) -> Layout:
         """Return the coordinates of the message; raises ``DataError`` as ``layout_of``."""

@@ -17,20 +17,25 @@ class Prior(ReleaseKind):
 
     kind, main, release = "prior", "share", "counts"
     makes_model = is_optional = True
-    price = "noise of the one count a class (or residual) of the prior, never sent"
+    price = (
+        "noise of the one count per class (or of the residual) of the prior, which is never sent"
+    )
     report = (
-        "Counts: each class of the labels is counted once a run, with noise of that z; the numbers "
-        "stay at the site. Their cost is in the run's ε."
+        "Counts: each class of the labels is counted once a run, with noise of that z; the "
+        "numbers stay at the site. The run's ε covers their cost."
     )
     share: ShareOrNone = Field(
-        0.0, description="Share of a site's ε that the counts alone would cost; 0: no prior."
+        0.0,
+        description=(
+            "Share of a site's ε that the counts would cost by themselves. 0 means no prior."
+        ),
     )
 
     def check_task(self, task: Task) -> None:
         """Refuse survival."""
         if task.intervals:
             raise DataError(
-                f"{self.words} counts classes or sums residuals, and survival has neither"
+                f"{self.words} counts classes or sums residuals, and a survival task has neither"
             )
 
     def cost(self, basis: Basis) -> Gaussians:

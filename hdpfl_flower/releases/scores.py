@@ -22,19 +22,21 @@ class Scores(ReleaseKind):
 
     kind, main, release = "scores", "share", "scores"
     is_sent = True
-    consent = "one noisy histogram of scores on its own records held out, at the end"
+    consent = "at the end of the run, one noisy histogram of the scores of its held-out records"
     event = "federated-measures"
-    title = "Measures of the final model on records that sites hold out"
+    title = "Measures of the final model on held-out records of the sites"
     price = "noise of a count in the histogram of scores, sent once, after the last round"
     item = "histogram"
-    content = "of a model's scores on records held out, with noise in each count"
+    content = "of a model's scores on held-out records, with noise in each count"
     report = (
-        "Scores: once a run the final model's predictions for the records held out, one a unit, "
-        "are counted by class in public bins, with noise of that z in each count, and sent. Their "
-        "cost is in the run's ε."
+        "Scores: once a run the final model predicts the held-out records, one for each unit; "
+        "the predictions are counted by class in public bins and sent with noise of that z in "
+        "each count. The run's ε covers their cost."
     )
     share: ShareOrNone = Field(
-        0.0, description="Share of a site's ε that the histogram alone would cost; 0: none is sent."
+        0.0,
+        description="Share of a site's ε that the histogram would cost by itself. 0 means "
+        "that none is sent.",
     )
 
     def contradictions(self, terms: RunTerms) -> Iterator[str]:
@@ -42,8 +44,8 @@ class Scores(ReleaseKind):
         work = terms.work
         if work.sent_part:
             yield (
-                f"{self.words} is of a model that all sites share, and {work.words} keeps a "
-                "part of it at each site; leave one of them out"
+                f"{self.words} needs a model that all sites share, and {work.words} keeps a "
+                "part of the model at each site; leave one of them out"
             )
 
     def check_task(self, task: Task) -> None:
@@ -52,7 +54,9 @@ class Scores(ReleaseKind):
             found = f"{task.classes} classes" if task.classes else "numbers"
             found = "survival" if task.intervals else found
             # With more classes a record has a score for each: one would fill several histograms.
-            raise DataError(f"{self.words} is for tasks of two classes, and this one is of {found}")
+            raise DataError(
+                f"{self.words} is only for tasks of two classes, and this task has {found}"
+            )
 
     def cost(self, basis: Basis) -> Gaussians:
         """Return one release: one record more or less moves one count by 1."""

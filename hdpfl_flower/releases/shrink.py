@@ -17,7 +17,9 @@ class Shrink(AfterKind):
     kind, main = "shrink", "scale"
     makes_model = needs_step_noise = True
     scale: NotNegative = Field(
-        0.0, description="Factor of the deviation that is added, such as 0.05; 0: none is."
+        0.0,
+        description="Factor of the site's deviation that is added to its model, such as "
+        "0.05. 0 means that none is added.",
     )
 
     def contradictions(self, terms: RunTerms) -> Iterator[str]:
@@ -25,6 +27,6 @@ class Shrink(AfterKind):
         work = terms.work
         if work.carries_updates:
             yield (
-                f"{self.words} adds a site's own updates a second time, which {work.words} "
-                "carries on already: leave one of them out"
+                f"{self.words} adds a site's own updates a second time, because {work.words} "
+                "already carries them on: leave one of them out"
             )

@@ -25,11 +25,12 @@ class Tuning(ReleaseKind):
     price = "after the last round, on this site's model"
     steps: Count | Literal["round"] = Field(
         0,
-        description="Number of steps; round: as many as a round's; 0: none, but the strategy's "
-        "own.",
+        description="Number of steps; round means as many as in one round. 0 means none, "
+        "unless the strategy states a number.",
     )
     part: Literal["auto", "head", "all"] = Field(
-        "auto", description="What is trained: head (the last layer), or all; auto: head."
+        "auto",
+        description=("Part that is trained: head (the last layer), or all. auto means head."),
     )
 
     @property

@@ -33,14 +33,14 @@ def check_members(text: str) -> str:
     read = [pair.groups() for pair in pairs if pair and pair[1].isprintable()]
     if len(read) < len(entries):
         raise ValueError(
-            "has an entry that is no member: write NAME=KEY, a site's name and the 32 digits that "
-            "'hdpfl-site peers show' prints there, between commas"
+            "has an entry that is not a member: write NAME=KEY with commas between, where KEY "
+            "is the 32 digits that 'hdpfl-site peers show' prints at the site NAME"
         )
     if len(read) > MOST_MEMBERS:
         raise ValueError(f"lists more than {MOST_MEMBERS} members")
     for label, values in (("name", [n for n, _ in read]), ("key", [key for _, key in read])):
         if len({*values}) < len(values):
-            raise ValueError(f"lists a {label} twice; each site has a name and a key of its own")
+            raise ValueError(f"lists a {label} twice; each site has its own name and key")
     return ",".join(f"{name}={key}" for name, key in read)
 
 
@@ -53,23 +53,26 @@ class SharingTerms(Settings):
 
     members: Members = Field(
         "",
-        description="noise = shared: the sites that share it, NAME=KEY between commas: a node's "
-        "name and the fingerprint that 'hdpfl-site peers show' prints there. Empty: all sites of a "
-        "simulation.",
+        description="noise = shared: the sites that share the noise, as NAME=KEY with commas "
+        "between. NAME is the name of the site's node, and KEY is the fingerprint "
+        "that 'hdpfl-site peers show' prints at the site. Empty means all sites of "
+        "a simulation.",
     )
     colluders: Count = Field(
         0,
-        description="noise = shared: members t that may collude with the server and with each "
-        "other; the others' noise alone keeps the promise. 0: a third of the other members, at "
-        "least 1.",
+        description="noise = shared: number t of members that may collude with the server and "
+        "with each other. The noise of the other members is enough to keep the "
+        "promise. 0 means a third of the other members, at least 1.",
     )
     least_members: Count = Field(
-        0, description="noise = shared: sites that a round needs; 0: colluders + 2."
+        0,
+        description=("noise = shared: number of sites that a round needs. 0 means colluders + 2."),
     )
     spare_rounds: ShareOrNone = Field(
         0.1,
-        description="noise = shared: rounds that may be lost, as a share of 'rounds'; they are "
-        "paid for. A round is lost if one of its sites does not answer.",
+        description="noise = shared: number of rounds that may be lost, as a share of "
+        "'rounds'. Each site pays for these rounds in advance. A round is lost if "
+        "one of its sites does not answer.",
     )
 
 
@@ -78,13 +81,13 @@ class SharingPolicy(RedactedModel):
 
     shared_noise: bool = Field(
         False,
-        description='Whether terms may set `noise = "shared"`: the site then adds a share of the '
-        "noise alone, and relies on the other members for the rest (`hdpfl-site peers`). Without "
-        "it the site declines such a run; a simulated site allows it.",
+        description='Whether terms may set `noise = "shared"`. Then the site adds only a share of '
+        "the noise, and relies on the other members for the rest (`hdpfl-site peers`). If this is "
+        "false, the site declines such a run. A simulated site allows it.",
     )
     least_colluders: AtLeastOne = Field(
-        1, description="Least `colluders` of a run with shared noise."
+        1, description="The least `colluders` of a run with shared noise."
     )
     least_members: Annotated[int, Field(ge=3)] = Field(
-        3, description="Least sites of a round with shared noise."
+        3, description="The least number of sites in a round with shared noise."
     )

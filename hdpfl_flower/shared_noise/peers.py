@@ -77,7 +77,8 @@ def read_peer(path: Path) -> Peer:
         head, name, public_key = "", "", b""
     if head != HEAD or not is_name(name) or len(public_key) != _KEY_BYTES:
         raise LedgerError(
-            f"{path} is no file of a peer: let its site write one: hdpfl-site peers show --to FILE"
+            f"{path} is not the file of a peer; let the peer's site write one: "
+            "hdpfl-site peers show --to FILE"
         )
     return Peer(name, public_key)
 
@@ -136,7 +137,7 @@ class Peers:
             if make:
                 return self._made(path)
             raise LedgerError(
-                "this site has no key for shared noise: hdpfl-site peers show"
+                "this site has no key for shared noise; make one: hdpfl-site peers show"
             ) from None
         except (OSError, ValueError):
             head, private_key, begun, mode = "", b"", "", 0
@@ -146,8 +147,8 @@ class Peers:
             raise LedgerError(f"{path} is damaged; restore it, or remove it for a new key")
         if begun != self.begun:
             raise LedgerError(
-                f"{path} belongs to another ledger, whose rounds it has masked: remove it, and "
-                "give the new one to all peers: hdpfl-site peers show"
+                f"{path} belongs to another ledger, and it has masked rounds of that ledger: "
+                "remove it, and give a new key to all peers: hdpfl-site peers show"
             )
         return private_key
 
@@ -175,7 +176,9 @@ class Peers:
                     f"hdpfl-site peers remove {peer.name}"
                 )
             if known.public_key == peer.public_key and known.name != peer.name:
-                raise LedgerError(f"'{known.name}' has this key already; two sites share no key")
+                raise LedgerError(
+                    f"'{known.name}' has this key already, and two sites must not share a key"
+                )
         if peer.public_key == public_of(self.own(make=True)):
             raise LedgerError("this is the site's own key")
         try:
@@ -186,7 +189,9 @@ class Peers:
     def remove(self, name: str) -> None:
         """Remove a peer; raises ``LedgerError`` if there is none of that name."""
         if not is_name(name) or not (self.folder / f"{name}{SUFFIX}").is_file():
-            raise LedgerError(f"there is no peer '{name}' here: hdpfl-site peers list")
+            raise LedgerError(
+                f"there is no peer '{name}' here; list the peers: hdpfl-site peers list"
+            )
         (self.folder / f"{name}{SUFFIX}").unlink()
 
     def number(self, terms: RunTerms) -> int:
@@ -205,8 +210,8 @@ class Peers:
         if strangers:
             raise Declined(
                 Reason.POLICY,
-                f"'members' has keys that are not here, of: {', '.join(strangers)}; compare their "
-                "fingerprints with their operators, then: hdpfl-site peers add FILE",
+                f"'members' has keys that this site does not know, of: {', '.join(strangers)}; "
+                "compare their fingerprints with their operators, then: hdpfl-site peers add FILE",
             )
         if own not in members.values():
             raise Declined(Reason.TERMS, "'members' does not list this site's key")
@@ -235,4 +240,7 @@ class Peers:
         except IndexError:
             raise Declined(Reason.TERMS, "the round's set names no member of the run") from None
         except ValueError:
-            raise Declined(Reason.POLICY, "a peer's key is no key: remove it, ask for it") from None
+            raise Declined(
+                Reason.POLICY,
+                "the key of a peer is not a valid key: remove the peer, and ask for its file again",
+            ) from None

@@ -26,7 +26,7 @@ def check_listed(text: str) -> str:
     parts = listed(text)
     if wrong := [entry for entry in parts if not FINGERPRINT.fullmatch(entry)]:
         raise ValueError(
-            f"lists {len(wrong)} that are no fingerprint: write SHA256: and 43 characters each, "
+            f"lists {len(wrong)} that are not fingerprints: write SHA256: and 43 characters each, "
             "as ssh-keygen -lf SITE.pub prints them, between commas"
         )
     if len({*parts}) < len(parts):

@@ -91,7 +91,9 @@ def give_up_torn_replies() -> None:
             now = time.monotonic()
             if now - missing.setdefault(object_id, now) > PATIENCE:
                 del missing[object_id]
-                raise TimeoutError("the reply is torn: its ClientApp ended while it handed it over")
+                raise TimeoutError(
+                    "the reply is incomplete: its ClientApp ended while it handed the reply over"
+                )
         return content
 
     InMemoryObjectStore.get = patient  # type: ignore[method-assign]

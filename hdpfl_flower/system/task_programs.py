@@ -48,5 +48,8 @@ def path_fault(path: str | None = None) -> str:
         if first is None:
             return f"{folder} has no {program}; run again: hdpfl-site approve APP.fab --to …"
         if Path(first).parent != folder:
-            return f"{program} is started from {first}, unapproved; set PATH={folder} alone"
+            return (
+                f"{program} would start from {first}, which is not approved; set PATH={folder}, "
+                "with no other folder"
+            )
     return ""

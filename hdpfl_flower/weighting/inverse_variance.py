@@ -42,8 +42,9 @@ class RobustHDPSettings(Settings):
 
     estimator: Literal["auto", "disclosed", "rpca"] = Field(
         "auto",
-        description="Estimator of an update's noise: rpca (the paper's), auto (ours), or disclosed "
-        "(what sites disclose as `noise-std`, where their updates agree, else auto).",
+        description="Estimator of the noise in an update: rpca (from the paper), auto (ours), or "
+        "disclosed (the `noise-std` that a site discloses if its updates agree with it, else as "
+        "auto).",
     )
 
     @property

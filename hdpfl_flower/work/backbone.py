@@ -45,12 +45,15 @@ class Backbone(Kind):
     outputs: ClassVar[int] = 0
     head: ClassVar[str] = ""
     side: ClassVar[int] = 0
-    weights: Weights = Field("", description="File of its numbers; sites are sent its SHA-256.")
+    weights: Weights = Field(
+        "", description="File of the backbone's numbers. Sites are sent its SHA-256."
+    )
     adapter: Adapter = Field(
         "",
-        description="`lora:RANK`: train a low-rank change B·A of each layer with it, A fixed, so "
-        "that the mean of changes is the change of means; `lora-both:RANK`: A, too, where a mean "
-        "of models is only near to that.",
+        description="`lora:RANK` also trains a low-rank change B·A of each layer. A is fixed, "
+        "so the mean of the sites' B gives exactly the mean of their changes. "
+        "`lora-both:RANK` trains A too; then the mean of the sites' models only "
+        "comes near the mean of their changes.",
     )
 
     @property
@@ -102,9 +105,9 @@ class OwnBackbone(Backbone):
     """User's function, called with the records' task; returns a ``torch.nn.Module``."""
 
     kind = "own"
-    function: str = Field("", description="Its name, module:function.")
+    function: str = Field("", description="Name of the function, as module:function.")
     width: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        1, description="Numbers that it returns for a record."
+        1, description="Number of values that the function returns for a record."
     )
 
     @property

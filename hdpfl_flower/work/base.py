@@ -29,13 +29,15 @@ class Work(Kind):
 
     pull: NotNegative | Literal["auto"] = Field(
         "auto",
-        description="Pull λ of the steps: towards the round's global model (FedProx), or the mean "
-        "of the sites' models (mr-mtl); auto: the strategy's own, else 0.",
+        description="Pull λ of the steps towards the global model of the round (FedProx), or "
+        "towards the mean of the sites' models (mr-mtl). auto means the value of "
+        "the strategy, or else 0.",
     )
     first_batch: Literal["auto", "full", "same"] = Field(
         "auto",
-        description="Batches of round 1: full (all records, an exact first update), or the same "
-        "as later; auto: the strategy's own, else the same.",
+        description="Batches of round 1: full (all records, which gives an exact first "
+        "update), or same (as in later rounds). auto means the value of the "
+        "strategy, or else same.",
     )
 
     key = "work"
@@ -116,14 +118,14 @@ class Work(Kind):
         """Yield a step beyond the model that it is pulled to, and training without noise."""
         if self.pull_factor * terms.learning_rate > 1:
             yield (
-                f"'work.pull' is {self.pull_factor:g} and 'learning-rate' {terms.learning_rate:g}: "
-                "their product is above 1, and a step would go beyond the model that it is pulled "
-                "to; lower one of them"
+                f"'work.pull' is {self.pull_factor:g} and 'learning-rate' is "
+                f"{terms.learning_rate:g}: their product is above 1, so a step would go beyond "
+                "the model to which it is pulled; lower one of them"
             )
         if self.keeps_state and not terms.source.noises_parts and terms.dataset == "site":
             yield (
                 f"'noise' = '{terms.noise}' trains a personal part or an offset without noise, "
-                "which is for simulated sites alone: leave 'noise' at 'records', or take a named "
+                "which only simulated sites allow: leave 'noise' at 'records', or take a named "
                 "'dataset'"
             )
 
@@ -144,7 +146,7 @@ class Auto(Work):
         """Yield settings that no strategy has read."""
         del terms
         if self.changes:
-            yield "'work' has settings of a kind that no strategy has named; write 'work.kind'"
+            yield "'work' has settings of a kind, but no strategy names one; write 'work.kind'"
 
     def as_table(self) -> dict[str, Value]:
         """Return the settings given, as they are."""

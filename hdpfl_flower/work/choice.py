@@ -38,9 +38,9 @@ class Gaussian(Choice):
     kind = "gaussian"
     is_charged = True
     mechanism: ClassVar[Mechanism] = "gaussian"
-    times: Count = Field(0, description="Number of choices; 0: a tenth of the rounds.")
+    times: Count = Field(0, description="Number of choices. 0 means a tenth of the rounds.")
     share: PartOfBudget = Field(
-        0.1, description="Share of a site's ε that its choices alone would cost."
+        0.1, description="Share of a site's ε that its choices would cost by themselves."
     )
 
     def count(self, rounds: int) -> int:
@@ -55,8 +55,8 @@ class Gaussian(Choice):
         """Refuse tasks without classes."""
         if not task.classes:
             raise DataError(
-                f"{self.words} is by the records that a model gets right, and a "
-                "regression or survival has none"
+                f"{self.words} counts the records that a model gets right, which a regression "
+                "or survival task does not have"
             )
 
 

@@ -13,11 +13,16 @@ class Offset(Work):
 
     kind = "offset"
     keeps_state = carries_updates = True
-    of: Part = Field("", description="Part of the model with an offset: head, body; empty: all.")
+    of: Part = Field(
+        "",
+        description=(
+            "Part of the model that has an offset: head or body. Empty means the whole model."
+        ),
+    )
     rate: NotNegative = Field(
         0.1,
-        description="Share of its own noisy update that a site adds to its offset; all of it (1) "
-        "has the noise of local training.",
+        description="Share of its own noisy update that a site adds to its offset. With 1 the "
+        "offset has as much noise as local training.",
     )
 
     @property

@@ -25,15 +25,20 @@ class Parted(Work):
     keeps_state = True
     stays: Literal["head", "body"] = Field(
         "head",
-        description="Part that stays at its site: head (the last layer), or body (all else).",
+        description=(
+            "Part that stays at its site: head (the last layer), or body (all other layers)."
+        ),
     )
     mask: Mask = Field(
         "none",
-        description="Coordinates of the sent part that are trained and sent: all (none), or those "
-        "that the site's noisy updates, a charged noisy gradient, chance or the global model "
-        "select; published: its clean weights, which violates privacy: simulations alone.",
+        description="Coordinates of the sent part that are trained and sent: all of them "
+        "(none), or those that are chosen by the site's noisy updates "
+        "(noisy-updates), by a noisy gradient whose ε is charged (charged-top-k), "
+        "at random (random), or by the global model (global-magnitude). published "
+        "chooses by the site's clean weights, which violates privacy and works "
+        "only in simulations.",
     )
-    share: Share = Field(0.5, description="Share of the coordinates that the mask selects.")
+    share: Share = Field(0.5, description="Share of the coordinates that the mask chooses.")
 
     @property
     def own_part(self) -> Part:
@@ -70,8 +75,8 @@ class Parted(Work):
         yield from super().contradictions(terms)
         if self.reads_clean_weights and terms.dataset == "site":
             yield (
-                "'work.mask' = 'published' releases a function of clean weights, so it runs on "
-                "simulated sites alone: take 'noisy-updates', or a named 'dataset'"
+                "'work.mask' = 'published' releases a function of clean weights, so it runs "
+                "only on simulated sites: take 'noisy-updates', or a named 'dataset'"
             )
 
 
@@ -86,7 +91,9 @@ class Alternate(Parted):
 
     kind = "alternate"
     own_steps: Count = Field(
-        0, description="Steps of the own part; 0: half of a round's, at least one."
+        0,
+        description="Steps that train the site's own part. 0 means half of the steps of a "
+        "round, at least one.",
     )
 
     def sent_steps(self, steps: int) -> int:

@@ -26,10 +26,11 @@ class SecondModel(Kind):
     key = "second"
     models: ClassVar[int] = 1
     pull: NotNegative = Field(
-        0.1, description="Pull λ towards the round's global model; 0: local training."
+        0.1, description="Pull λ towards the global model of the round. 0 means local training."
     )
     opted_out: NotNegative | Literal["same"] = Field(
-        "same", description="Pull of sites without privacy (ε = inf); same: as pull."
+        "same",
+        description=("Pull of sites without privacy (ε = inf). same means the value of pull."),
     )
 
     @property
@@ -50,7 +51,7 @@ class SecondModel(Kind):
         if max(self.pull_of(0), self.pull_of(math.inf)) * terms.learning_rate > 1:
             yield (
                 "'second.pull' or 'second.opted-out', times 'learning-rate' = "
-                f"{terms.learning_rate:g}, is above 1, and a step would go beyond the global "
+                f"{terms.learning_rate:g}, is above 1, so a step would go beyond the global "
                 "model; lower one of them"
             )
 

@@ -38,7 +38,7 @@ class Late(Spend):
 
     kind = "late"
     ratio: Annotated[float, Field(ge=1, le=16)] = Field(
-        1.5, description="Noise of the first rounds over that of the last ones."
+        1.5, description="Noise of the first rounds divided by the noise of the last rounds."
     )
 
     def noise_factor(self, server_round: int, rounds: int) -> float:

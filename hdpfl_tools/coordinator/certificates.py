@@ -149,7 +149,8 @@ def _general_name(host: str) -> x509.GeneralName:
     # A DNS name has at most 253 characters.
     if len(host) > 253 or not _DNS_NAME.fullmatch(host):
         raise DeploymentError(
-            f"'--host {host}' is neither a DNS name nor an IP address; leave out scheme and port"
+            f"'--host {host}' is neither a DNS name nor an IP address; leave out the scheme and "
+            "the port"
         )
     return x509.DNSName(host)
 

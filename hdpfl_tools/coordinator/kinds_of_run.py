@@ -123,7 +123,7 @@ OPTIONAL = (
         ("hdpfl_flower/models/image_networks.py",),
     ),
     KindOfRun(
-        "engines for models that are no chain of linear layers",
+        "engines for models that are not a chain of linear layers",
         lambda terms: not _is_linear(terms),
         (
             "hdpfl_flower/engines/ghost_clipping.py",

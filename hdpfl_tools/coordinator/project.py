@@ -65,15 +65,15 @@ def package_of(name: str) -> str:
     """
     if not _NAME.fullmatch(name) or name.endswith("-"):
         raise TermsError(
-            f"'{name}' is no name of a project; take letters, digits and hyphens, at most 39, a "
-            "letter first, such as heart-risk"
+            f"'{name}' cannot be the name of a project; use at most 39 letters, digits and "
+            "hyphens, with a letter first, such as heart-risk"
         )
     package = name.replace("-", "_").lower()
     taken = package in (*APP, "studies", "tests") or package in sys.stdlib_module_names
     if taken or keyword.iskeyword(package) or find_spec(package) is not None:
         raise TermsError(
-            f"'{name}': there is a module '{package}' already, and Python would import one of the "
-            "two; take another name"
+            f"'{name}': there is already a module '{package}', and Python would import only one "
+            "of the two; choose another name"
         )
     return package
 
@@ -92,7 +92,7 @@ def write_project(folder: Path, *, backbone: bool = False, only: bool = False) -
     name = folder.name
     if folder.exists():
         raise TermsError(
-            f"{folder} is there already, and is not overwritten; take another name, or renew its "
+            f"{folder} exists already and is not overwritten; choose another name, or renew its "
             f"copy of the app with: hdpfl new {folder} --renew"
         )
     package = package_of(name)
@@ -128,7 +128,7 @@ def renew_app(folder: Path, *, only: bool = False) -> None:
         StrategyError: that of ``run.toml`` cannot be loaded.
     """
     if not _is_project(folder):
-        raise TermsError(f"{folder.absolute()} is no project; write one with: hdpfl new NAME")
+        raise TermsError(f"{folder.absolute()} is not a project; write one with: hdpfl new NAME")
     without = not_needed(folder) if only else frozenset[str]()
     with _writing():
         for package in APP:
@@ -197,8 +197,8 @@ def run_config_table(changed: Mapping[str, Value] = {}) -> str:
     from strategies.settings import setting_rows
 
     lines = [
-        f"{HEAD}  # every key with its default; written by docs/run_config.py",
-        f'{RESUME_FROM} = ""  # the server\'s own: no term',
+        f"{HEAD}  # every key with its default; docs/run_config.py writes this table",
+        f'{RESUME_FROM} = ""  # only the server reads it; it is not a term',
     ]
 
     def line(row: Row, key: str) -> str:

@@ -36,8 +36,8 @@ SHARES = frozenset({*RANKS, "concordance", "accuracy", "balanced-accuracy", "mac
 WIDEST = 10.0
 """Reach of an interval of a calibration beyond which value and interval are withheld: odds e¹⁰."""
 _WITHHELD = (
-    "withheld: too few records, or scores too alike, to fit it (its interval of {level:g} % would "
-    "be {low:.3g} to {high:.3g})"
+    "withheld: too few records, or scores that differ too little, to fit it (its interval of "
+    "{level:g} % would be {low:.3g} to {high:.3g})"
 )
 FEWEST, MOST, AT_MOST = 200, 2000, 2_000_000
 """Bounds on resamples per interval, and on their total weighted records."""
@@ -199,7 +199,7 @@ def _of_classes(
 
     missing: dict[str, str] = {}
     if len(np.unique(targets)) < 2:
-        missing = dict.fromkeys((*RANKS, *CALIBRATION), "the records are of one class")
+        missing = dict.fromkeys((*RANKS, *CALIBRATION), "all records are of one class")
     elif not any(math.isfinite(fit.slope) for fit in fits):
         why = "a threshold separates the classes, or all scores are equal"
         missing = {CALIBRATION[0]: why}
@@ -244,7 +244,7 @@ def _of_survival(outputs: Floats, targets: npt.NDArray[np.int64]) -> Statistic:
     losses = np.where(at_risk, np.logaddexp(0, outputs), 0.0).sum(1)
     losses -= np.where(event, outputs[np.arange(len(last)), last], 0.0)
     is_known = np.isfinite(concordance(np.ones((1, len(targets)))))[0]
-    why = "no record has its event before another one's end"
+    why = "no record has its event before the end of another record"
 
     def ranked(weights: Floats) -> Floats:
         return concordance(weights)[:, None]

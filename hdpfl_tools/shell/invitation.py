@@ -76,12 +76,12 @@ class Invitation:
     def __post_init__(self) -> None:
         if not _SITE.fullmatch(self.site):
             raise DeploymentError(
-                "'site' is no name of a site; it has at most 100 letters of A to Z, digits and "
-                "'.', '_' or '-', and begins with a letter or digit"
+                "'site' is not a valid name of a site; a name has at most 100 characters: letters "
+                "of A to Z, digits, '.', '_' and '-', and begins with a letter or a digit"
             )
         if not _is_address(self.address):
             raise DeploymentError(
-                "'address' is no HOST:PORT, such as flower.example.org:8000 or [2001:db8::1]:8000"
+                "'address' is not HOST:PORT, such as flower.example.org:8000 or [2001:db8::1]:8000"
             )
         for name in ("coordinator", "purpose"):
             text = getattr(self, name)
@@ -116,7 +116,7 @@ class Invitation:
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise DeploymentError("ca.key is damaged; restore it")
         if key.public_key() != _key_of(self.files[CA]):
-            raise DeploymentError("ca.key and ca.crt are of two federations; restore both")
+            raise DeploymentError("ca.key and ca.crt belong to two federations; restore both")
         facts = {name: getattr(self, name) for name in _FACTS}
         digests = {name: _digest(content) for name, content in sorted(self.files.items())}
         manifest = json.dumps(
@@ -148,7 +148,7 @@ def read_invitation(path: Path) -> Invitation:
         texts = {name: str(facts[name]) for name in _FACTS}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise DeploymentError(
-            f"{path}: '{MANIFEST}' is damaged or missing; ask for it again"
+            f"{path}: '{MANIFEST}' is damaged or missing; ask for the file again"
         ) from None
     for name in sorted(digests.keys() | contents.keys()):
         if name not in contents or digests.get(name) != _digest(contents[name]):
@@ -159,7 +159,7 @@ def read_invitation(path: Path) -> Invitation:
     if missing := {CA, APP, TERMS} - contents.keys():
         raise DeploymentError(f"{path}: '{min(missing)}' is missing; ask for the file again")
     if odd := [name for name in contents if not _is_known(name)]:
-        raise DeploymentError(f"{path}: '{odd[0]}' is no file of an invitation; do not join")
+        raise DeploymentError(f"{path}: '{odd[0]}' does not belong in an invitation; do not join")
     try:
         _key_of(contents[CA]).verify(signature, manifest, _SIGN)
     except InvalidSignature:
@@ -210,7 +210,7 @@ def _size_fault(content: bytes) -> str:
 def _entries_fault(entries: list[zipfile.ZipInfo]) -> str:
     """Return why the files of a ZIP file are not unpacked; empty: they are."""
     if len(entries) > MOST_FILES or len({entry.filename for entry in entries}) < len(entries):
-        return "it has too many files, or one twice"
+        return "it has too many files, or a file twice"
     if sum(entry.file_size for entry in entries) > MOST_BYTES:
         return "it is too large"
     # zipfile bounds what one read unpacks for these two alone.
@@ -266,7 +266,7 @@ def _key_of(certificate: bytes) -> ec.EllipticCurvePublicKey:
     except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
         key = None
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise DeploymentError(f"{CA} is no certificate of 'hdpfl certs'; restore it")
+        raise DeploymentError(f"{CA} is not a certificate of 'hdpfl certs'; restore it")
     return key
 
 

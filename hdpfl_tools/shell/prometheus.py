@@ -111,7 +111,9 @@ class Address:
             return False
         for option, path in zip(("--certificate", "--key", "--clients"), files, strict=True):
             if path is None or not path.is_file():
-                raise DeploymentError(f"TLS needs all of its files; '{option}' names none")
+                raise DeploymentError(
+                    f"TLS needs all of its files, but '{option}' names none; add it"
+                )
         return True
 
     @property

@@ -47,8 +47,8 @@ def proxy_for(host: str) -> Proxy | None:
         port = 0
     if not parts.hostname or not port or parts.scheme != "http":
         raise DeploymentError(
-            f"{VARIABLE} holds no proxy's URL; set it to http://HOST:PORT, with credentials to "
-            "http://USER:PASSWORD@HOST:PORT, each percent-encoded"
+            f"{VARIABLE} does not hold the URL of a proxy; set it to http://HOST:PORT, or, with "
+            "credentials, to http://USER:PASSWORD@HOST:PORT (percent-encode both)"
         )
     headers = {}
     if parts.username is not None:

@@ -21,8 +21,8 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when Flower is impo
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as in shells."""
 EXIT_CODES = (
-    "Exit status: 0 done; 1 an error in one line on stderr, or a check that failed; 2 an unknown "
-    f"command or option, or a value of the wrong type; {INTERRUPTED} interrupted by Ctrl-C."
+    "Exit status: 0: done; 1: an error (one line on stderr), or a check failed; 2: an unknown "
+    f"command or option, or a value of the wrong type; {INTERRUPTED}: interrupted by Ctrl-C."
 )
 """Exit codes of both command lines, shown below their help."""
 
@@ -63,7 +63,7 @@ def _version_option(version: str) -> Callable[..., None]:
 
     def options(
         version: bool = typer.Option(
-            False, "--version", help="Print the version and end.", callback=show, is_eager=True
+            False, "--version", help="Print the version and exit.", callback=show, is_eager=True
         ),
     ) -> None: ...
 
@@ -82,7 +82,7 @@ def guarded_main(command: Callable[[], object]) -> None:
         sys.exit(1)
     except SystemExit as end:  # typer turns Ctrl-C into an exit of its own
         if end.code == INTERRUPTED:
-            print("interrupted; what was finished is kept", file=sys.stderr)
+            print("interrupted; finished work is kept", file=sys.stderr)
         raise
     except BrokenPipeError:
         sys.exit(1)

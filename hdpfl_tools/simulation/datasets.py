@@ -87,9 +87,9 @@ _IMAGES = {
 def how_to_get(name: str) -> str:
     """Return the command that makes a named data set, or the place where it lies."""
     if name == "digits":
-        return "it comes with scikit-learn"
+        return "scikit-learn contains it"
     if name not in _IMAGES:
-        return "deploy/demo of the repository holds it"
+        return "the folder deploy/demo of the repository contains it"
     reader, split = _IMAGES[name].reader, "'balanced', " if name == "emnist" else ""
     return (
         f'python -c "from torchvision.datasets import {reader} as D; '
@@ -139,12 +139,14 @@ def _digits(task: Task) -> Dataset:
     """
     package = find_spec("sklearn")
     if package is None or package.origin is None:
-        raise DataError("'dataset' = 'digits' is a file of scikit-learn; run: pip install .")
+        raise DataError(
+            "'dataset' = 'digits' is a file of scikit-learn; install it with: pip install ."
+        )
     path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
     try:
         table = np.loadtxt(path, delimiter=",")
     except (OSError, ValueError):
-        raise DataError(f"{path} is missing or damaged; install scikit-learn anew") from None
+        raise DataError(f"{path} is missing or damaged; install scikit-learn again") from None
     pixels, classes = table[:, :-1], table[:, -1]
     features = (pixels / 16).astype(np.float32).reshape(-1, *task.input_shape)
     records = Records(features, classes.astype(np.int64))

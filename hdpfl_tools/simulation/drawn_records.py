@@ -58,7 +58,7 @@ def source_of(config: RunConfig, number: int) -> RecordSource:
     simulation, dataset, backbone = config.simulation, config.terms.dataset, config.terms.backbone
     if simulation.groups and backbone:
         raise TermsError(
-            "run config: 'groups' changes records as they are stored, and a 'backbone' reads them "
+            "run config: 'groups' changes the stored records, but a 'backbone' has read them "
             "before; leave one of them out"
         )
     return RecordSource(

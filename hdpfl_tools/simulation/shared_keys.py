@@ -31,7 +31,7 @@ class SimulatedPeers:
         if terms.members:
             raise Declined(
                 Reason.TERMS,
-                "'members' lists keys, and simulated sites draw their own; leave it out",
+                "'members' lists keys, but simulated sites draw their own keys; leave it out",
             )
         return self.index
 
@@ -42,7 +42,9 @@ class SimulatedPeers:
     def secrets(self, terms: RunTerms, numbers: tuple[int, ...]) -> dict[int, bytes]:
         """Return number → secret, of the other sites of a set; raises ``Declined``."""
         if self.number(terms) < 0 or max(numbers) >= self.count:
-            raise Declined(Reason.TERMS, "the round's set names no simulated site")
+            raise Declined(
+                Reason.TERMS, "a name in the round's set is not the name of a simulated site"
+            )
         others = [number for number in numbers if number != self.index]
         return {other: _secret(self.seed, *sorted((self.index, other))) for other in others}
 

@@ -88,7 +88,7 @@ class Stack:
             TermsError: a job trains parts of the model, which is for ``plain_sgd.py`` alone.
         """
         if any(job.phases for job in jobs):
-            raise TermsError("parts of a model are not trained in a stack")
+            raise TermsError("a stack cannot train parts of a model")
         ends: dict[int, Vector] = {}
         # Those with batches alike are together: a shorter batch is filled up with empty rows.
         order = sorted(range(len(jobs)), key=lambda i: (_widest(jobs[i]), len(jobs[i].batches)))

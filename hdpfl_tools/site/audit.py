@@ -178,7 +178,7 @@ def engine_of(terms: RunTerms, training: Training, *, code: bool = False) -> str
     backbone = terms.backbone.code if terms.backbone else ""
     for name in (backbone, terms.model if is_user_code(terms.model) else ""):
         if name and not code:
-            raise ModelError(f"'{name}' is code: name a profile whose 'policy.models' lists it")
+            raise ModelError(f"'{name}' is code: add a --profile whose 'policy.models' lists it")
     device = present(training.device)
     wanted = type(engine_for(terms.model, task_for(terms), training.engine, device))
     if issubclass(wanted, UnitEngine):

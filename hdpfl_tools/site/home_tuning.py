@@ -66,7 +66,9 @@ def tune_without_noise(
         ModelError: the model has no head apart from a body, or the steps lead beyond all numbers.
     """
     if site.state is None:
-        raise ProfileError("profile: [state] is missing; its folder keeps the model")
+        raise ProfileError(
+            "profile: [state] is missing; add it, because its folder keeps the model"
+        )
     folder, task = site.state.path, task_for(model.terms)
     # The prior is in the bias, or left out: tuning learns the site's labels by itself.
     model = folded(model, task)
@@ -85,7 +87,7 @@ def tune_without_noise(
     job = LocalJob(start, records, batches, phases=(Phase(len(batches), place),))
     end = network.train(job, how.learning_rate)
     if not np.isfinite(end).all():
-        raise ModelError("the tuned model has numbers beyond all bounds; lower '--learning-rate'")
+        raise ModelError("the tuned model has numbers that are not finite; lower '--learning-rate'")
     arrays, none = unflatten(end, model.arrays), np.zeros_like(model.added)
     tuned = replace(model, arrays=arrays, added=none, kind="kept")
     save_personal_model(home_tuned_path(folder, model.terms.run_id), tuned)

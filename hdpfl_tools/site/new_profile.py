@@ -59,20 +59,20 @@ class NewProfile:
             else '# anchor = "/mnt/other-disk/hdpfl.anchor"'
         )
         return f"""\
-# Profile of this site: its private terms. It stays on this machine, readable by its owner alone.
+# Profile of this site: its private terms. It stays on this machine, and only its owner can read it.
 # Every key: docs/reference/profile.md. Check it: hdpfl-site profile check
 
 # Name of this site, for the head of its own report; never sent.
 name = {as_toml(self.name)}
 
-# What may leave beside noisy updates, not covered by ε. "metrics": a model's exact test results.
+# What may leave beside noisy updates, although ε does not cover it. "metrics": exact test results.
 disclose = ["declared-records"]
 
-# each-run: every run waits for 'hdpfl-site approve'. standing: all that fits in is joined.
+# each-run: every run waits for 'hdpfl-site approve'. standing: the site joins each run that fits.
 approval = "each-run"
 
-# Seconds after a request at which a reply leaves, so that its time says nothing. More than a
-# round's work, less than the run's 'round-timeout'.
+# Each reply leaves so many seconds after its request, so that its time says nothing. Choose more
+# than a round's work takes, and less than the run's 'round-timeout'.
 # reply-after = 60.0
 
 [budget]
@@ -88,20 +88,20 @@ epsilon = {self.epsilon!r}
 delta = {delta!r}
 
 [training]
-# Expected records of a noisy step; "all" for runs that sum parts of sites alone.
+# Expected records of a noisy step. Use "all" only for runs that sum parts of the sites.
 batch-size = {self.batch_size or max(1, round(self.records / _BATCHES))}
-# About the records for training: public, so round it.
+# About how many records are for training. The number is public: round it.
 declared-records = {self.records}
 
 {head.strip()}
-# Share kept out of training, for the site's own test.
+# Share of the records that is kept out of training, for the site's own test.
 holdout = {self.holdout!r}
 {own_columns}
 
 [ledger]
 # One ledger for one set of records. Create it once: hdpfl-site ledger --init
 path = {as_toml(self.ledger)}
-# Reveals that an older copy of the ledger was put back; best on other storage.
+# This file reveals that an older copy of the ledger was put back. It is best on other storage.
 {anchor}
 
 [state]

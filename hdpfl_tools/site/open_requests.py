@@ -60,8 +60,8 @@ def read_requests(ledger: Path) -> list[RunRequest]:
         ]
     except (sqlite3.Error, ValueError, TypeError, TermsError):
         raise LedgerError(
-            f"the requests in {path} cannot be read; remove the file, servers ask again, under "
-            "new numbers"
+            f"the requests in {path} cannot be read; remove the file: servers ask again, and the "
+            "requests get new numbers"
         ) from None
 
 

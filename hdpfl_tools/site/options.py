@@ -19,7 +19,7 @@ ProfileOption = Annotated[
     Path | None,
     typer.Option("--profile", envvar="HDPFL_PROFILE", help="The site's profile, a TOML file."),
 ]
-TERMS_HELP = "The run's public terms: a TOML file of run config keys."
+TERMS_HELP = "The run config: a TOML file with the run's public terms."
 
 
 def open_profile(path: Path | None) -> Profile:

@@ -64,8 +64,8 @@ class Services:
         """
         if os.geteuid() == 0:
             raise DeploymentError(
-                "containers run as the user who calls this, and none as root; call it as another "
-                "user, who owns records and profile"
+                "containers run as the user who calls this command, and none may run as root; "
+                "call it as another user, who owns the records and the profile"
             )
         site = Profile.load(self.profile)
         if site.ledger is None or site.state is None or site.data is None:

@@ -28,7 +28,9 @@ def checked_final_model(site: Profile) -> tuple[FinalModel, Task]:
         ModelError: the model of the terms cannot be built here.
     """
     if site.state is None:
-        raise ProfileError("profile: [state] is missing; its folder keeps the final model")
+        raise ProfileError(
+            "profile: [state] is missing; add it, because its folder keeps the final model"
+        )
     model = load_final_model(site.state.path)
     task = task_for(model.terms)
     terms = model.terms
@@ -39,7 +41,7 @@ def checked_final_model(site: Profile) -> tuple[FinalModel, Task]:
     same = {n: a.shape for n, a in layout.items()} == {n: a.shape for n, a in model.arrays.items()}
     if not same or not all(np.isfinite(array).all() for array in model.arrays.values()):
         raise DataError(
-            f"the model in {site.state.path} is not that of its terms; the next run replaces it"
+            f"the model in {site.state.path} does not fit its terms; the next run replaces it"
         )
     return replace(model, arrays={name: model.arrays[name] for name in layout}), task
 

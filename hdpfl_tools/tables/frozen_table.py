@@ -78,8 +78,8 @@ def import_table(source: DataSource, ledger: Path, schema_text: str = "") -> Tab
             return _imported(source, ledger, schema_text)
     except OSError as error:
         raise DataError(
-            f"the table cannot be written into {folder}: {error.strerror}; what was imported "
-            "before stands"
+            f"the table cannot be written into {folder}: {error.strerror}; the table of the last "
+            "import stays"
         ) from None
 
 

@@ -127,14 +127,14 @@ class OwnTable(Redacted):
             written, key = self.columns[name], f"data.columns.{name}"
             if written.absent and name in reserved:
                 raise DataError(
-                    f"'{key}.absent' is of the label or of the id, without which no record counts; "
-                    "remove it"
+                    f"'{key}.absent' is set for the label or the id, but without these no record "
+                    "counts; remove it"
                 )
             is_number = name != schema.id and not groups
             if written.is_scaled and not is_number:
                 raise DataError(
-                    f"'{key}' has 'factor', 'to', 'units' or another key that makes "
-                    f"numbers, and '{name}' is no number in the run's 'schema'; remove them"
+                    f"'{key}' has 'factor', 'to', 'units' or another key that makes numbers, but "
+                    f"'{name}' is not a number in the run's 'schema'; remove these keys"
                 )
             keys = {value_key(value) for values in groups for value in values}
             if any(value_key(value) not in keys for value in written.values.values()):
@@ -150,7 +150,7 @@ class OwnTable(Redacted):
             }
             if written.name in taken:
                 raise DataError(
-                    f"'{key}.name' is the column of the label or of the id; name another one"
+                    f"'{key}.name' is the column of the label or of the id; name another column"
                 )
 
     def read(

@@ -117,8 +117,8 @@ def draft_schema(path: Path, label: str = "", unit: str = "", form: Form = AS_US
         held = _present(columns[names.index(label)], missing)
         if not held.any():
             raise DataError(
-                f"column '{label}', which --label names, is missing in every record; name another, "
-                "or export it"
+                f"column '{label}', which --label names, is missing in every record; name another "
+                "column, or export this one"
             )
         labels = _labels(columns[names.index(label)], held, lost, names.index(label))
     seen = [
@@ -134,7 +134,7 @@ def draft_schema(path: Path, label: str = "", unit: str = "", form: Form = AS_US
         for name, texts in zip(names, columns, strict=True)
         if name
     ]
-    first = f"{rows} records read{', the first ones alone' if more else ''}"
+    first = f"{rows} records read{', only the first ones' if more else ''}"
     notes = [*_about_table(names, columns, unit, ambiguous, titles), *notes]
     return Draft(
         _schema_text(seen, label, unit),
@@ -149,7 +149,7 @@ def _about_table(
 ) -> Iterator[str]:
     """Yield notes on the whole table."""
     if titles:
-        yield f"{titles} lines stand before the header, and are passed over"
+        yield f"{titles} lines before the header are skipped"
     if ambiguous:
         yield f"warning: {ambiguous}"
     if unit:
@@ -230,9 +230,10 @@ def _names(
     """
     if len(cells) < 2:
         raise DataError(
-            "no delimiter is found in the first line; the table needs a header, with commas, "
-            "semicolons, tabs, bars or ^ between the names; name another by --delimiter, and of "
-            "columns that several blanks part make one first: tr -s ' ' ','"
+            "the first line holds no known delimiter; the table needs a header with commas, "
+            "semicolons, tabs, bars or ^ between the names; name another delimiter with "
+            "--delimiter. If several blanks separate the columns, first replace them: tr -s ' ' "
+            "','"
         )
     names = [*map(header_name, cells)]
     used, notes = [*names], []
@@ -248,9 +249,11 @@ def _names(
                     f"cell {place + 1} of the first line names a column twice; rename one"
                 )
             used[place] = ""
-            notes.append(f"'{name}': left out, more than one column has this name")
+            notes.append(f"'{name}': left out, because more than one column has this name")
         elif isinstance(cell := cells[place], bytes) and name.encode() != cell.strip(BLANK_BYTES):
-            notes.append(f"'{name}': written in the header with other blanks, quotes or lines")
+            notes.append(
+                f"'{name}': the header writes this name with other blanks, quotes or line breaks"
+            )
     for option, name in (("--label", label), ("--id", unit)):
         if name and name not in used:
             raise DataError(f"the table has no column '{name}', which {option} names")
@@ -264,7 +267,7 @@ def _check_no_record(number: int, name: str, texts: Texts | None) -> None:
     if is_number_or_date(name) and not _is_year(name, texts):
         raise DataError(
             f"cell {number} of the first line is a number or a date: the line looks like a "
-            "record; write a header of names above it"
+            "record; write a header with names above it"
         )
 
 
@@ -325,9 +328,9 @@ def _present(texts: Texts, marks: set[float | bytes]) -> Mask:
 
 _HEAD = f"""\
 # Drafted by 'hdpfl-site schema --to': names and types of columns, and no value of a record.
-# Replace every "{TO_CHOOSE}" by what is known in public: a guideline, a codebook, the range that is
-# possible at all. NEVER by what the records hold: every site and the server get this file, and ε
-# does not cover it. Remove the columns that the run does not need. Comments are sent, too.
+# Replace every "{TO_CHOOSE}" by what is known in public: a guideline, a codebook, or the range that
+# is possible at all. NEVER use what the records hold: every site and the server get this file, and
+# ε does not cover it. Remove the columns that the run does not need. Comments are sent, too.
 """
 
 

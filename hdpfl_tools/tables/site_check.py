@@ -137,9 +137,9 @@ def _about_units(raw: RawTable, schema: Schema, site_table: OwnTable) -> Iterato
                 units.setdefault(mark, []).extend([number] * count)
         if len({unit.casefold() for unit in units}) > 1:
             yield (
-                f"error: column '{column.name}': 'strip' takes off {len(units)} units: "
-                f"{in_words(units)}: they would be read as one; give each its factor in "
-                f"'data.columns.{column.name}.units'"
+                f"error: column '{column.name}': 'strip' removes {len(units)} units: "
+                f"{in_words(units)}. The site would read them as one unit; give each its factor "
+                f"in 'data.columns.{column.name}.units'"
             )
 
 
@@ -201,15 +201,15 @@ def _about_ids(source: DataSource, schema: Schema, summary: Summary) -> Iterator
     if summary.left_out["no id"]:
         yield (
             f"error: {summary.left_out['no id']} records have no id and are left out: write the "
-            "id of its person, or other unit, into each"
+            "id of its person (or other unit) into each record"
         )
     if summary.left_out["repeated id"]:
         yield (
             f"warning: {summary.left_out['repeated id']} records have a repeated id: training "
-            f"reads the {source.row_used} of an id alone, which protects the person; "
-            "'hdpfl-site evaluate' and 'worth' also read the others. Choose another row by "
-            "'data.row', several by 'data.records-per-unit'; an id of its own for each row would "
-            "take the protection from the person"
+            f"reads only the {source.row_used} of an id, which protects the person; 'hdpfl-site "
+            "evaluate' and 'worth' also read the other rows. Choose another row with 'data.row', "
+            "or several with 'data.records-per-unit'. Do not give each row its own id: that "
+            "would take the protection from the person"
         )
     site_table = OwnTable.of(source)
     last_by = site_table.last_by
@@ -217,8 +217,9 @@ def _about_ids(source: DataSource, schema: Schema, summary: Summary) -> Iterator
     raw = load_rows(*source.place, wanted, schema, site_table)
     if last_by and (undated := int(np.isinf(site_table.row_days(raw)).sum())):
         yield (
-            f"warning: {undated} rows have no date in the column of 'data.row': such a row is used "
-            f"only where its id has no other; is 'data.columns.{last_by}.date-formats' right?"
+            f"warning: {undated} rows have no date in the column of 'data.row': such a row is "
+            f"used only if its id has no other row; is 'data.columns.{last_by}.date-formats' "
+            "right?"
         )
     ids = ids_of(raw, schema, site_table)
     yield from about_placeholder(
@@ -233,18 +234,18 @@ def _about_ids(source: DataSource, schema: Schema, summary: Summary) -> Iterator
         count = sum(map(len, spelled.alike))
         pairs = [" and ".join(str(rows[name] + 1) for name in group[:2]) for group in spelled.alike]
         yield (
-            f"warning: {count} ids look like those of {len(spelled.alike)} persons: they differ in "
-            "leading zeros, case, blanks, marks or Unicode form alone (records "
+            f"warning: {count} ids look like those of {len(spelled.alike)} persons: they differ "
+            "only in leading zeros, case, blanks, marks or Unicode form (records "
             f"{', '.join(pairs[:_SHOWN])}{', …' if len(pairs) > _SHOWN else ''}, counted from 1). "
-            "A run reads ids by the letter: such a person has two records in training, which cost "
-            "twice the ε that the ledger says, or stands on both sides of the holdout. Export each "
-            "id in one way, as text"
+            "A run compares ids letter by letter: such a person has two records in training, "
+            "which cost twice the ε that the ledger says, or has records on both sides of the "
+            "holdout. Export each id in one form, as text"
         )
     if spelled.rounded:
         yield (
             f"warning: {spelled.rounded} ids are in a spreadsheet's scientific notation, which "
-            "drops digits: different persons may have become one, and one person two. Export the "
-            "ids again, as text"
+            "drops digits: two persons may have become one, and one person two. Export the ids "
+            "again, as text"
         )
 
 
@@ -254,7 +255,7 @@ def _about_mapping(source: DataSource, schema: Schema) -> Iterator[str]:
     names |= {column.name for column in schema.columns}
     for name in source.columns:
         if name not in names:
-            yield f"warning: 'data.columns.{name}' is no column of the run's 'schema'"
+            yield f"warning: 'data.columns.{name}' is not a column of the run's 'schema'"
 
 
 def _about_all_columns(schema: Schema, summary: Summary) -> Iterator[str]:
@@ -273,12 +274,14 @@ def _about_times(label: Label, summary: Summary, losses: TableLosses) -> Iterato
     """Yield the line about times beyond the last edge, if any."""
     held = losses.outcomes[label.column].held
     beyond = summary.clipped.get(label.column, 0) if label.edges and held else 0
-    line = f"column '{label.column}': {beyond} times beyond the last edge, censored there"
+    line = (
+        f"column '{label.column}': {beyond} times lie beyond the last edge and are censored there"
+    )
     if beyond > MOST_BEYOND * held:
         line = (
             f"warning: column '{label.column}': {beyond} of {held} times lie beyond the last of "
-            "the schema's edges and are censored there; is the unit the schema's? Set "
-            f"'data.columns.{label.column}.factor'"
+            "the schema's edges and are censored there; is the unit that of the schema? If not, "
+            f"set 'data.columns.{label.column}.factor'"
         )
     if beyond:
         yield line
@@ -288,7 +291,7 @@ def _about_arrays(source: DataSource, summary: Summary, task: Task) -> Iterator[
     """Yield errors about schema-free records that do not fit the task."""
     for reason, remedy in (
         ("no known label", f"'y' must hold {targets_wanted(task)}"),
-        ("no id", "each image must lie in the folder of its unit, inside of a class's"),
+        ("no id", "each image must lie in the folder of its unit, inside a class folder"),
         ("in no class folder", f"the subfolders must be named 0 to {task.classes - 1}"),
         ("features not finite", "'x' must hold finite numbers; fill or remove the others"),
     ):
@@ -302,35 +305,36 @@ def _about_labels(data: SiteData, task: Task) -> Iterator[str]:
     parts = [data.train] if data.test is None else [data.train, data.test]
     if not any(map(len, parts)):
         yield (
-            "error: no record can be used: not one has a label of the schema; the site would send "
-            "noise alone and spend its ε"
+            "error: no record can be used, because no record has a label of the schema; the site "
+            "would send only noise and spend its ε"
         )
     elif (
         task.classes
         and len({*np.concatenate([records.targets for records in parts]).tolist()}) == 1
     ):
         yield (
-            "warning: every label is of the same class: these records alone show no difference "
+            "warning: every label is of the same class: these records cannot show a difference "
             "between the classes"
         )
     elif task.intervals and not any((records.targets % 2).any() for records in parts):
-        yield "warning: no event occurs in these records: they show alone that it is rare"
+        yield "warning: no event occurs in these records: they show only that it is rare"
 
 
 def _against_declared(data: SiteData, declared: int) -> Iterator[str]:
     """Yield a warning if training records differ from the declared number."""
     used = len(data.train)
     if used == 0 and data.test is not None and len(data.test):
-        yield "warning: no record is left for training: the site would send noise alone"
+        yield "warning: no record is left for training: the site would send only noise"
     if used > 1.1 * declared:
         yield (
-            f"warning: {used} records for training, more than the {declared} declared: the budget "
-            "holds, but batches are larger than 'training.batch-size' and steps longer than "
-            "planned; raise 'training.declared-records' (the number is public: round it)"
+            f"warning: there are {used} records for training, more than the {declared} declared: "
+            "the budget holds, but batches are larger than 'training.batch-size' and steps are "
+            "longer than planned; raise 'training.declared-records' (the number is public: round "
+            "it)"
         )
     elif used < 0.9 * declared:
         yield (
-            f"warning: {used} records for training, fewer than the {declared} declared: batches "
-            "are smaller than planned and noise weighs more; lower 'training.declared-records' "
-            "(the number is public: round it)"
+            f"warning: there are {used} records for training, fewer than the {declared} declared: "
+            "batches are smaller than planned, and the noise weighs more; lower "
+            "'training.declared-records' (the number is public: round it)"
         )

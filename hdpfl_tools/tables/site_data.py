@@ -193,18 +193,20 @@ def _as_stored(source: DataSource, task: Task, schema_text: str, *, every_record
         return _read_folder(source, task, draws, every_record)
     if not schema_text:
         raise DataError(
-            "'data.format' names a table, which needs the run's 'schema'; the server must give "
-            "one, or the site 'npz' or 'images'"
+            "'data.format' is a table, which needs the run's 'schema'; the server must give a "
+            "schema, or the site must use 'npz' or 'images'"
         )
     schema = Schema.load(schema_text)
     # A run's scales, of a first message, act on the records after they were read.
     unscaled = replace(task, scaling=schema.task.scaling, reach=schema.task.reach)
     if schema.task != unscaled:
-        raise DataError("the run's 'schema' describes another task than the run's other terms")
+        raise DataError(
+            "the run's 'schema' does not describe the task that the run's other terms describe"
+        )
     if schema.id != source.id:
         raise DataError(
-            "'id' of the run's 'schema' is not the profile's 'data.id': the run would protect "
-            "another unit than the site asks for; agree on one with the coordinator"
+            "'id' of the run's 'schema' is not the profile's 'data.id', so the run would protect "
+            "another unit than the site asks for; agree on one id with the coordinator"
         )
     table = read_table(
         *source.place, schema, OwnTable.of(source), every_record=every_record, digests=draws
@@ -327,8 +329,8 @@ def load_features(path: Path, task: Task) -> tuple[npt.NDArray[np.float32], list
     except Exception:
         # As below: the messages of a damaged archive might quote its content.
         raise DataError(
-            "FILE is not there or is no .npz file with an array 'x' of numbers; write it with "
-            "numpy.savez"
+            "FILE is not there, or is not an .npz file with an array 'x' of numbers; write it "
+            "with numpy.savez"
         ) from None
     if x.shape[1:] != task.input_shape:
         raise DataError(
@@ -355,7 +357,7 @@ def load_arrays(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     except Exception:
         # A damaged archive fails in many ways; its messages might quote its content.
         raise DataError(
-            "'data.path' is not there or is no .npz file with arrays 'x' and 'y'; write it with "
-            "numpy.savez, numbers only"
+            "'data.path' is not there, or is not an .npz file with arrays 'x' and 'y' of numbers; "
+            "write it with numpy.savez"
         ) from None
     return floats_of(stored[0]), floats_of(stored[1])

@@ -108,13 +108,13 @@ def chosen(names: Sequence[bytes | str], wanted: Sequence[Wanted]) -> list[int]:
         listed = ", ".join(absent[:5]) + (", …" if len(absent) > 5 else "")
         raise DataError(
             f"the table has no column {listed} of the schema; name it in the header (the first "
-            "line, read in 'data.encoding'), or write its name here: name = … in "
-            "[data.columns.NAME] of the profile, or there absent = true where this site has none"
+            "line, read in 'data.encoding'), or set name = … in [data.columns.NAME] of the "
+            "profile; if this site does not have the column, set absent = true there"
         )
     for column, matching in zip(wanted, places, strict=True):
         if len(matching) > 1:
             raise DataError(
                 f"the table has column {column.said} twice, or under two of its names; remove or "
-                "rename one, or name one in 'data.columns' of the profile"
+                "rename one of them, or name one in 'data.columns' of the profile"
             )
     return [matching[0] for matching in places]

@@ -212,9 +212,9 @@ def _encode(
     if rows * schema.width * 4 > MOST_ENCODED:
         raise DataError(
             "the records, encoded by the run's 'schema', would take more than "
-            f"{MOST_ENCODED >> 30} GiB: each category is a number of each record; ask the "
-            "coordinator for fewer of them (groups, such as the chapters of the ICD), or for fewer "
-            "columns"
+            f"{MOST_ENCODED >> 30} GiB: each category takes a number in each record; ask the "
+            "coordinator for fewer categories (groups, such as the chapters of the ICD), or for "
+            "fewer columns"
         )
     features = np.zeros((rows, schema.width), dtype=np.float32)
     flags, start = np.zeros((rows, len(schema.columns)), np.uint8), 0
@@ -342,7 +342,7 @@ def event_of(
     """Return 1 for event, 0 for none, −1 for other, and missing rows."""
     event = schema.label.event
     if event is None:
-        raise ValueError("the schema's label is no time")
+        raise ValueError("the schema's label is not a time")
     cells, missing = site_table.read(raw, event.column, event.aliases, schema.missing)
     texts, groups = site_table.choices(event.column, event.groups)
     index = cells.lookup(texts)

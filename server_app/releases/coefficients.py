@@ -57,20 +57,21 @@ FLATTEST: Final = 0.2
 STEPS: Final = 6
 WIDEST: Final = 20.0
 """Largest useful half width of an interval, in log odds."""
-NO_SITE = "no site sent its message on coefficients"
-SEVERAL = "the run ends with several models; take a strategy with one"
+NO_SITE = "no site sent its message about coefficients"
+SEVERAL = "the run ends with several models; take a strategy with one model"
 HIDDEN = (
-    "the noise hides the records' information; ask for a larger share, or more sites or records"
+    "the noise hides the information of the records; ask for a larger share, or more sites or "
+    "records"
 )
 FAR = (
-    "the model is too far from what the records give; raise 'clip-norm' (clipped gradients "
-    "overshoot), or train longer"
+    "the model is too far from what the records give; raise 'clip-norm' (clipped gradients go "
+    "too far), or train longer"
 )
 ALONE = (
-    "beside the noise it hardly varies, is rare or goes along with others; its coefficient is left "
-    "at the model's"
+    "compared with the noise, the column hardly varies, is rare, or varies together with "
+    "others; its coefficient stays as the model has it"
 )
-LEANS = "it leans on coefficients that are left at the model's"
+LEANS = "it depends on coefficients that stay as the model has them"
 
 
 @dataclass(frozen=True)
@@ -306,7 +307,7 @@ class CoefficientsReading(ServerHalf):
         """Return ratios or effects as measures, and the coefficients of one unit of a column."""
         design = _coefficients(kind).design(terms, task_for(terms))
         facts: dict[str, Any] = {
-            "on": "records that sites train on",
+            "on": "records on which sites train",
             "sites": len(rows),
             "without": dict(without),
             "level": LEVEL,
@@ -337,11 +338,12 @@ class CoefficientsReading(ServerHalf):
     def about(self, facts: Mapping[str, Any]) -> str:
         """Return the sentence on the coefficients' sites, intervals and references."""
         levels = ", ".join(facts.get("references", ()))
-        reference = f" References, with missing values: {levels}." if levels else ""
+        reference = f" Reference categories, with missing values: {levels}." if levels else ""
         return (
-            f"One step from the final model, by noisy sums of {facts.get('sites', 0)} sites; "
-            "intervals of 95 % hold that noise and the draw of the records, each for itself. Where "
-            f"sites differ, those of less noise count more.{reference}"
+            "One step from the final model, computed from noisy sums of "
+            f"{facts.get('sites', 0)} sites. Each interval of 95 % covers this noise and the "
+            "sampling of the records, separately for each coefficient. Where sites differ, a "
+            f"site with less noise counts more.{reference}"
         )
 
 

@@ -46,8 +46,8 @@ LEAST_NOISE = 0.25
 NORMAL = 1.959964
 """Standard deviations of a two-sided interval of 95 %."""
 HIDDEN = "the noise hides how many records there are; ask for a larger share, or more sites"
-SPREAD_OUT = "the columns are spread over their bounds, so that scales would gain little"
-UNBOUNDED = "many records lie beyond [-1, 1], where arrays have no bounds to be scaled by"
+SPREAD_OUT = "the values use the whole width of the columns' bounds, so scales would gain little"
+UNBOUNDED = "many values are beyond [-1, 1], and arrays have no bounds by which to scale them"
 
 
 @dataclass(frozen=True)
@@ -181,12 +181,12 @@ class MomentsReading(ServerHalf):
     def about(self, facts: Mapping[str, Any]) -> str:
         """Return the uses of the first message in this run."""
         if why := facts.get("why"):
-            return f"Columns stay as the schema scales them: {why}."
+            return f"The columns keep the scales of the schema: {why}."
         if "scales" not in facts:
-            return "A table of columns; see hdpfl statistics."
+            return "A table of the columns is ready; see hdpfl statistics."
         columns, sites = len(str(facts["scales"]).split(",")), len(facts["answered"])
         return (
-            f"{columns} number columns are scaled by noisy means and deviations of {sites} sites."
+            f"{columns} number columns are scaled with noisy means and deviations of {sites} sites."
         )
 
 

@@ -15,7 +15,7 @@ from hdpfl_flower.models.task import Task
 from hdpfl_flower.releases.base import ReleaseKind
 from server_app.releases import ServerHalf
 
-HELD_OUT = "records that sites hold out"
+HELD_OUT = "held-out records of the sites"
 _LEVEL = 0.95
 _NO_SITE = "no site sent its histogram of scores"
 
@@ -63,7 +63,7 @@ class ScoresReading(ServerHalf):
             )
         return (
             f"Estimated from the sum of the sites' noisy histograms of scores{basis}; the "
-            "intervals of 95 % hold that noise. No record left its site."
+            "intervals of 95 % cover this noise. No record left its site."
         )
 
 

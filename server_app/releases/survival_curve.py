@@ -43,7 +43,7 @@ WIDER: Final = 1.2
 """Factor of the reference's deviations: its tails must not be lighter than those of the target."""
 _SMALLEST, _LARGEST = -30.0, 3.0
 HIDDEN = "the noise hides how many records there are; ask for a larger share, or more sites"
-HELD_BACK = "held back by its operator, or no site sent it"
+HELD_BACK = "its operator held it back, or no site sent it"
 
 
 def curve_of(
@@ -80,7 +80,7 @@ def curve_of(
     at_risk = np.cumsum(cells.reshape(len(cells), -1, 2).sum(2)[:, ::-1], 1)[:, ::-1]
     return {
         "edges": list(edges),
-        "holds": "noise" if is_summed else "noise and the draw of the records",
+        "holds": "noise" if is_summed else "noise and the sampling of the records",
         "at-risk": None if is_summed else at_risk.mean(0).round(2).tolist(),
         "events": None if is_summed else cells[:, 1::2].mean(0).round(2).tolist(),
         "survival": [_estimate(column) for column in survival.T],

@@ -71,8 +71,9 @@ class Checkpoint:
             restore_strategy(kernel, self.memory)
         except (LookupError, TypeError, ValueError, AttributeError, HDPFLError):
             raise CheckpointError(
-                f"the checkpoint of run '{self.config.terms.run_id}' does not hold what strategy "
-                f"'{kernel.terms.strategy}' keeps; resume with the version that wrote it"
+                f"the checkpoint of run '{self.config.terms.run_id}' does not hold the state "
+                f"that strategy '{kernel.terms.strategy}' keeps; resume with the version that "
+                "wrote it"
             ) from None
 
 
@@ -131,13 +132,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
     from safetensors import SafetensorError, safe_open
 
     damaged = CheckpointError(
-        f"the checkpoint {path} is damaged and cannot be resumed from. The model of the last round "
-        "is in model.safetensors beside it"
+        f"the checkpoint {path} is damaged, so the run cannot be resumed. The model of the last "
+        "round is in model.safetensors in the same folder"
     )
     if not path.is_file():
         raise CheckpointError(
-            f"there is no checkpoint in {path.parent}; name the folder of a run that was "
-            "interrupted, or its id"
+            f"there is no checkpoint in {path.parent}; name the folder of an interrupted run, "
+            "or its id"
         )
     try:
         with safe_open(path, framework="numpy") as file:
@@ -150,8 +151,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     formats.CHECKPOINT.check(written[0])
     if written != (formats.CHECKPOINT.newest, __version__):
         raise CheckpointError(
-            f"the checkpoint {path} was written by hdpfl-flower {written[1]} (format {written[0]})"
-            f", and this is {__version__} (format {formats.CHECKPOINT.newest}); resume with the "
+            f"hdpfl-flower {written[1]} (format {written[0]}) wrote the checkpoint {path}, and "
+            f"this is {__version__} (format {formats.CHECKPOINT.newest}); resume with the "
             "version that wrote it"
         )
     if said.get("sha256") != _digest(said["head"], arrays):
@@ -190,4 +191,6 @@ def _tell_of_other_versions(then: Mapping[str, str]) -> None:
         f"{name} {then[name]}, now {now.get(name)}" for name in then if then[name] != now.get(name)
     ]
     if other:
-        log.warning("the run began with %s: its last bits may differ", "; ".join(other))
+        log.warning(
+            "the run began with %s: the last bits of its arrays may differ", "; ".join(other)
+        )

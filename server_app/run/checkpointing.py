@@ -96,11 +96,11 @@ class Checkpoints(NoCheckpoints):
         run_id = config.terms.run_id
         if not journal.hold():
             raise CheckpointError(
-                f"run '{run_id}' is at work in another process; wait for it, or end it first"
+                f"another process works on run '{run_id}'; wait for it, or end it first"
             )
         if self.checkpoint is None and self._path.exists():
             raise CheckpointError(
-                f"run '{run_id}' was interrupted and can be resumed: "
+                f"run '{run_id}' was interrupted and can be resumed with: "
                 f"{self.resume_command()}; or name another 'run-id'"
             )
         if self.checkpoint is not None:

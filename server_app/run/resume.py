@@ -40,8 +40,8 @@ def run_folder(run: str, configured: str = "") -> Path:
                 return folder
         except PermissionError:
             raise CheckpointError(
-                f"{folder} cannot be read by this user; call it as the user that the ServerApp "
-                "runs as, or use flwr run with 'resume-from'"
+                f"this user cannot read {folder}; call the command as the user that runs the "
+                "ServerApp, or use flwr run with 'resume-from'"
             ) from None
     raise CheckpointError(
         f"there is no run '{run}' in {runs_dir(configured)}; name its folder, or set 'runs-dir'"
@@ -66,8 +66,8 @@ def open_run(folder: Path, given: RunConfig | None = None) -> Checkpoint:
     home = Path(checkpoint.config.server.runs_dir) / checkpoint.config.terms.run_id
     if home.resolve() != folder.resolve():
         raise CheckpointError(
-            f"the run in {folder} belongs to {home}: sites know it under that 'runs-dir'; move it "
-            "back there"
+            f"the run in {folder} belongs to {home}, because the sites know it under that "
+            "'runs-dir'; move it back there"
         )
     if given is not None:
         _check_same(checkpoint.config, given)
@@ -77,14 +77,14 @@ def open_run(folder: Path, given: RunConfig | None = None) -> Checkpoint:
     # The journal's line follows the save: it can never be ahead of the newest checkpoint.
     if recorded > saved:
         raise CheckpointError(
-            f"the checkpoint in {folder} is of round {saved}, and its journal of round "
-            f"{recorded}: an old copy. What has left the server must not leave it again with other "
-            "noise; put the newest checkpoint back, or begin a new run"
+            f"the checkpoint in {folder} is an old copy: it is of round {saved}, and the "
+            f"journal is of round {recorded}. What left the server once must not leave it again "
+            "with other noise; put back the newest checkpoint, or begin a new run"
         )
     if size < checkpoint.journal:
         raise CheckpointError(
-            f"the journal in {folder} is shorter than it was at round {saved}; put it "
-            "back as it was"
+            f"the journal in {folder} is shorter than it was at round {saved}; put back the "
+            "whole journal"
         )
     return checkpoint
 
@@ -163,8 +163,9 @@ def _check_same(begun: RunConfig, given: RunConfig) -> None:
     other = [key for key in now if now[key] not in (default[key], before.get(key))]
     if other:
         raise CheckpointError(
-            f"'{other[0]}' is not what run '{begun.terms.run_id}' began with, and its sites have "
-            "frozen their plans; leave it out, or begin a new run without 'resume-from'"
+            f"run '{begun.terms.run_id}' began with another value of '{other[0]}', and its "
+            "sites have frozen their plans; leave it out, or begin a new run without "
+            "'resume-from'"
         )
 
 
@@ -188,8 +189,9 @@ def check_drawn_alike(begun: RunConfig, given: RunConfig) -> None:
     changed = [key for key in before if before[key] != now[key]]
     if changed:
         raise CheckpointError(
-            f"'{changed[0]}' is not what run '{begun.terms.run_id}' began with, and its simulated "
-            "sites are drawn from it; resume with 'hdpfl resume', which repeats every such key"
+            f"run '{begun.terms.run_id}' began with another value of '{changed[0]}', from which "
+            "its simulated sites are drawn; resume with 'hdpfl resume', which repeats every "
+            "such key"
         )
 
 

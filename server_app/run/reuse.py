@@ -49,8 +49,8 @@ def check_same_terms(
         more = f" (and {others})" if others else ""
         raise TermsError(
             f"run config: '{key}' is {_value(now.get(key))}, and the run in {folder} began with "
-            f"{_value(before.get(key))}{more}: sites answer the same requests again, and no others "
-            f"of that run; put it back, or {remedy}"
+            f"{_value(before.get(key))}{more}. Sites answer only the same requests of that run "
+            f"again; put the value back, or {remedy}"
         )
 
 
@@ -73,8 +73,8 @@ def check_same_sites(folder: Path, run_id: str, num_sites: int) -> None:
         return  # the folder is not a comparison's
     if before != num_sites:
         raise TermsError(
-            f"--clients is {num_sites}, and run {run_id} in {folder} is of {before} sites, which "
-            "keep their records and ledgers; put it back, or name another --out"
+            f"--clients is {num_sites}, and run {run_id} in {folder} has {before} sites, which "
+            "keep their records and ledgers; put the value back, or name another --out"
         )
 
 

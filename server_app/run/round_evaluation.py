@@ -128,7 +128,10 @@ def _central_test(config: RunConfig) -> ServerTest | None:
     """Return the server's test of a simulation; None where there is none."""
     if config.terms.dataset == "site":
         if config.simulation.groups:
-            raise TermsError("'groups' needs a named 'dataset': the sites' own data are not ours")
+            raise TermsError(
+                "'groups' needs a named 'dataset', because the sites' own data "
+                "are not at the server"
+            )
         return None
     test: ServerTest | None = tool("simulation.central_test").central_test(config)
     return test

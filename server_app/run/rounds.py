@@ -105,7 +105,7 @@ def finalize_terms(config: RunConfig) -> RunConfig:
     """
     run_id = config.terms.run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     if not run_id.replace("-", "").replace("_", "").replace(".", "").isalnum() or "." in run_id[:1]:
-        raise TermsError("run config: 'run-id' may hold letters, digits, '-', '_' and '.' alone")
+        raise TermsError("run config: 'run-id' may hold only letters, digits, '-', '_' and '.'")
     config = check_strategy(config.terms.strategy).with_rate(config)
     return config.updated(run_id=run_id, runs_dir=str(runs_dir(config.server.runs_dir)))
 
@@ -397,8 +397,8 @@ class RoundLoop:
         if self.missed == min(FAILED_ROUNDS, last):  # a short run can have learned nothing, too
             rounds = "1 round" if self.missed == 1 else f"{self.missed} rounds in a row"
             raise StrategyError(
-                f"{rounds} without a quorum; the model of the last good round is kept in "
-                f"{self._result.folder}; the journal says why each site's update is missing"
+                f"{rounds} without a quorum; the model of the last round with a quorum is in "
+                f"{self._result.folder}; the journal states why each site's update is missing"
             )
 
     def _lap(self) -> None:

@@ -27,7 +27,9 @@ class FedAvgSettings(Settings):
     """Setting of FedAvg: the kind of weights."""
 
     weights: Literal["uniform", "records"] = Field(
-        "uniform", description="Equal weights, or by the records that sites declare."
+        "uniform",
+        description="Equal weights (uniform), or weights by the number of records "
+        "that the sites declare (records).",
     )
 
 

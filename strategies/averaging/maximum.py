@@ -32,7 +32,7 @@ class Maximum(FedAvg):
 
     def privacy(self, state: State) -> dict[str, Any]:
         """Return the promise of the terms with the violated ε of stricter sites."""
-        return {**super().privacy(state), "violates": "every site but the loosest"}
+        return {**super().privacy(state), "violates": "every site except the loosest"}
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
         """Return the terms with ``simulated-epsilon`` at the largest disclosed ε."""

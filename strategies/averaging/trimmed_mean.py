@@ -37,7 +37,9 @@ class TrimmedMeanSettings(Settings):
     """How much is dropped."""
 
     share: Annotated[float, Field(ge=0, lt=0.5)] = Field(
-        0.1, description="Share of the clients dropped at each end, in every coordinate (β)."
+        0.1,
+        description="Share β of the clients that is dropped at each end, separately in "
+        "every coordinate.",
     )
 
 

@@ -56,25 +56,26 @@ __all__ = ["Declaration", "Disclosed", "HDPStrategy", "State", "Stateless", "tab
 
 
 class HDPStrategy(ABC):
-    """Combination of the updates of sites with their own noise.
+    """Strategy that combines the updates of sites, each with its own noise.
 
     Attributes:
-        name: as users write it in ``strategy``, or after a ``+``.
-        default_weights: of a part: the strategy that weighs where the run names none; None: the
-            strategy weighs by itself.
-        needs_of_weights: of a part: properties that the strategy that weighs must offer.
-        work: local work of a round, where the run config leaves it to the strategy.
-        second: second model of each site, likewise.
-        choice: private choices among its models, likewise; None: it asks for none.
-        after: work after the last round, beside the run config's.
-        settings_type: the class of its settings, in the strategy's own file.
-        settings: the strategy's own, of the run.
-        weights: of a part: the strategy that weighs.
-        config: of the run, with completed terms.
-        terms: the run's, as the sites get them in this round.
-        server: the keys that the server alone reads.
-        simulation: source of a simulation's sites.
-        sampler: draws the sites of each round; one for a part and its weights.
+        name: the name as users write it in ``strategy``, or after a ``+``.
+        default_weights: for a part: the strategy that weighs if the run names none. None means that
+            the strategy itself weighs.
+        needs_of_weights: for a part: properties that the strategy that weighs must offer.
+        work: local work of a round, if the run config leaves it to the strategy.
+        second: second model of each site, if the run config leaves it to the strategy.
+        choice: private choices among its models, if the run config leaves them to the strategy.
+            None means that it asks for no choices.
+        after: releases after the last round, in addition to those of the run config.
+        settings_type: class of the strategy's settings, in the strategy's own file.
+        settings: the strategy's settings in this run.
+        weights: for a part: the strategy that weighs.
+        config: run config with completed terms.
+        terms: terms of the run as the sites get them in this round.
+        server: keys that only the server reads.
+        simulation: keys from which simulated sites are drawn.
+        sampler: draws the sites of each round; a part and its weights share one.
         asked: the sites that are asked in this round.
     """
 
@@ -119,16 +120,16 @@ class HDPStrategy(ABC):
         return self
 
     def declare(self) -> Declaration:
-        """Return required facts and offered properties, under ``terms``; a part's, its weights'."""
+        """Return required facts and offered properties under ``terms``; a part asks its weights."""
         if not self.default_weights:
             return Declaration()
         offers = self.weights.declare()
         return replace(offers, is_bare=False, weights_alone=False, adds_noise=False)
 
     def complete_terms(self, terms: RunTerms) -> RunTerms:
-        """Return the terms with open values filled in; stated ones stay, 0 too.
+        """Return the terms with open values filled in; stated values stay, also 0.
 
-        Called before any site is asked, so that impossible terms are refused up front.
+        The hook is called before any site is asked, so that impossible terms are refused early.
         """
         if self.default_weights:
             terms = self.weights.complete_terms(terms)
@@ -141,16 +142,16 @@ class HDPStrategy(ABC):
         )
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """Return the terms to send; once, before round 1.
+        """Return the terms to send; called once, before round 1.
 
         Args:
-            terms: completed.
+            terms: completed terms.
             disclosed: facts of every site that takes part.
         """
         return self.weights.propose(terms, disclosed) if self.default_weights else terms
 
     def initial_state(self, disclosed: Disclosed | None = None) -> State:
-        """Return the state before the first round; a part's is that of its weights.
+        """Return the state before the first round; a part returns the state of its weights.
 
         Args:
             disclosed: facts of the sites that take part; None before they are known.
@@ -176,18 +177,18 @@ class HDPStrategy(ABC):
         """Return the next state and the step of the model.
 
         Args:
-            state: after the last round; not changed.
-            updates: those that passed the checks, at least one row; not changed.
-            noise: the server's own source, for strategies that add noise centrally.
+            state: the state after the last round; it is not changed.
+            updates: the updates that passed the checks, at least one row; they are not changed.
+            noise: random stream of the server, for strategies that add noise centrally.
         """
 
     def after_step(self, state: State, moved: Outcome) -> State:
         """Return the state after the server's step.
 
         Args:
-            state: as ``combine`` returned it; not changed.
-            moved: the model's move; its gauges have ``server_rate``, where that is not 1, and
-                ``past_scale``, where a revision also changed how long earlier moves are.
+            state: the state that ``combine`` returned; it is not changed.
+            moved: the move of the model. Its gauges have ``server_rate`` if that is not 1, and
+                ``past_scale`` if a revision also changed the length of earlier moves.
         """
         del moved
         return state
@@ -219,6 +220,6 @@ def work_of(default: Work, given: Work, strategy: str) -> Work:
     if isinstance(default, (Plain, type(given))):
         return given.filled(default)
     raise TermsError(
-        f"run config: 'work.kind' is '{given.kind}', and '{strategy}' works '{default.kind}': "
+        f"run config: 'work.kind' is '{given.kind}', but '{strategy}' works '{default.kind}': "
         "leave it out, or take another strategy"
     )

@@ -28,8 +28,11 @@ _ANSWERS = {
     wire.FAILED: Rejected(Rejection.FAILED, "failed"),
     wire.PENDING: Rejected(Rejection.PENDING, "pending: its operator has not approved the run"),
     wire.REFUSED: Rejected(Rejection.REFUSED, "refused by its operator"),
-    1: Rejected(Rejection.UNDELIVERED, "app not loaded there: it may have approved another one"),
-    CRASHED: Rejected(Rejection.UNDELIVERED, "its work broke off"),
+    1: Rejected(
+        Rejection.UNDELIVERED,
+        "the app was not loaded at the site: it may have approved another app",
+    ),
+    CRASHED: Rejected(Rejection.UNDELIVERED, "its work ended early"),
     **dict.fromkeys((3, 4, 5), NO_REPLY),  # the SuperLink's, for a site late or gone
 }
 """Meanings of error codes in replies; codes below 100 are Flower's."""
@@ -167,12 +170,12 @@ def _faults(outcome: Outcome, updates: RoundUpdates) -> Iterator[str]:
     weights, update, n = outcome.weights, outcome.update, len(updates.sites)
     # NaN fails `>= 0`; an infinite weight fails the sum below.
     if weights.shape != (n,) or not np.all(weights >= 0):
-        yield "weights that are not one number >= 0 a site"
+        yield "weights that are not one number of at least 0 for each site"
     shape, group = updates.updates.shape[1:], outcome.group
     if group is not None:
         shape = (len(update), *shape)
         if group.shape != (n,) or not np.all((group >= 0) & (group < len(update))):
-            yield "groups that are no model of its own"
+            yield "groups that are not models of the strategy"
     totals = np.bincount(np.zeros(n, np.int64) if group is None else group, weights)
     # Only groups with a client: a model without one has no weights to sum.
     sums = totals[np.unique(group)] if group is not None else totals
@@ -181,15 +184,15 @@ def _faults(outcome: Outcome, updates: RoundUpdates) -> Iterator[str]:
     if outcome.row_weights is not None:
         yield from _faults_of_rows(outcome.row_weights, n)
     if update.shape != shape or not np.isfinite(update).all():
-        yield "an update of another shape, or not finite"
+        yield "an update that has another shape or is not finite"
     if (past := outcome.revision) is not None and past.move.shape != shape:
-        yield "a revision of another shape than its update"
+        yield "a revision whose shape differs from that of its update"
 
 
 def _faults_of_rows(weights: RowWeights, sites: int) -> Iterator[str]:
     blocks, shares = weights.head.classes + 1, weights.shares
     if shares.shape != (blocks, sites) or weights.scales.shape != (blocks,):
-        yield "row weights that are not one number a row"
+        yield "row weights that are not one number for each row"
     convex = np.all(shares >= 0) and np.all(np.abs(shares.sum(axis=1) - 1) <= 1e-6)
     if not convex or not np.all((weights.scales > 0) & np.isfinite(weights.scales)):
         yield "row weights that do not sum to 1 in every row"

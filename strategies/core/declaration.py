@@ -106,46 +106,51 @@ class Property:
 
 
 PROPERTIES: Mapping[str, Property] = {
-    "is_weighted_sum": Property("a weighted sum of the updates", "makes no weighted sum"),
-    "memoryless": Property("updates of the round alone", "may keep updates of earlier rounds"),
+    "is_weighted_sum": Property("a weighted sum of the updates", "does not make a weighted sum"),
+    "memoryless": Property("updates only of the same round", "may keep updates of earlier rounds"),
     "constant_weights": Property(
-        "the same weights in every round", "weighs by the updates, anew in every round"
+        "the same weights in every round", "finds new weights from the updates in every round"
     ),
-    "weights_alone": Property("weights alone", "is more than weights of updates"),
-    "is_bare": Property("weights that no other part acts around", "is a part already"),
+    "weights_alone": Property("only weights", "does more than weigh updates"),
+    "is_bare": Property("weights around which no other part acts", "is already a part"),
     "survives_projection": Property(
         "weights that are as good for a projected sum",
-        "weighs noise against the loss of the aggregate, and a projection loses more: the share "
-        "of noisy sites alone",
+        "balances noise against what the aggregate loses; a projection loses more, and only from "
+        "the share of the noisy sites",
     ),
     "one_model": Property(
-        "one model", "has several models, some of which begin in the middle of a run"
+        "one model", "has several models, and some of them begin in the middle of a run"
     ),
     "common_start": Property(
-        "one start of all sites", "keeps a start for each site, so that honest steps differ"
+        "one common start for all sites",
+        "keeps a separate start for each site, so that honest steps differ",
     ),
-    "fresh_noise": Property(
-        "noise that is fresh in every round", "lets an upload count in two rounds"
+    "fresh_noise": Property("fresh noise in every round", "lets an upload count in two rounds"),
+    "free_steps": Property(
+        "local steps without a shift by the server", "shifts the whole model at each step"
     ),
-    "free_steps": Property("sites' own steps", "displaces the whole model at each step"),
-    "whole_updates": Property("whole updates", "gets one number of a private site"),
+    "whole_updates": Property("whole updates", "gets only one number from a private site"),
     "adds_noise": Property("a strategy that adds the noise", "adds no noise"),
-    "noisy_updates": Property("updates with their noise", "gets them without"),
+    "noisy_updates": Property("updates with their noise", "gets them without noise"),
     "uneven_noise": Property(
-        "weights that allow another noise in each round",
-        "averages the spread of updates over the rounds",
+        "weights that allow the noise to change over the rounds",
+        "averages the spread of the updates over the rounds",
     ),
     "any_asking": Property(
         "a free choice of sites",
-        "asks, hears and refuses by secret tosses alone, on which 'noise' = 'server' rests",
+        "asks, hears and refuses sites only by secret random draws, and 'noise' = 'server' "
+        "relies on that",
     ),
     "sum_alone": Property(
-        "a step that is a fixed function of the sum of all updates", "weighs each update by itself"
+        "a step that is a fixed function of the sum of all updates", "weighs each update separately"
     ),
-    "single_updates": Property("single updates", "sees the sum of all sites alone, by 'noise'"),
+    "single_updates": Property(
+        "single updates", "sees only the sum of all sites, because of 'noise'"
+    ),
     "asks_choices": Property("a strategy that asks for choices", "asks for no choices"),
     "real_sites": Property(
-        "promises that are kept", "violates stricter sites, so it runs on simulated ones alone"
+        "promises that are kept",
+        "violates the promises of stricter sites, so it runs only on simulated sites",
     ),
 }
 """Words of every property that something needs."""
@@ -216,7 +221,7 @@ KEYS = (
     KeyNeeds(
         "'noise' of clients",
         lambda c: not c.terms.source.per_record,
-        {"one_model": "leave 'noise' out", "free_steps": "leave 'noise' out"},
+        {"one_model": "leave out 'noise'", "free_steps": "leave out 'noise'"},
     ),
     *(
         KeyNeeds(f"'noise' = '{source.name}'", partial(_has_source, source), source.needs)
@@ -227,7 +232,7 @@ KEYS = (
     KeyNeeds(
         "'quorum'",
         lambda c: bool(c.server.quorum),
-        {"single_updates": "set 'least-members', for a sum needs every site of its round"},
+        {"single_updates": "set 'least-members', because a sum needs every site of its round"},
     ),
     KeyNeeds(
         "'choice.kind'",
@@ -237,7 +242,7 @@ KEYS = (
     KeyNeeds(
         "'spend.kind' = 'late'",
         lambda c: c.terms.spend.kind != "even",
-        {"uneven_noise": "give numbers as 'fedhdp.level-ratio', or leave 'spend.kind' out"},
+        {"uneven_noise": "give numbers as 'fedhdp.level-ratio', or leave out 'spend.kind'"},
     ),
     KeyNeeds(
         "'dataset' = 'site'",

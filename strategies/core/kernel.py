@@ -183,8 +183,9 @@ class Kernel(Strategy):
         check_outcome(outcome, updates)
         if self._is_external_sum and not is_declared_sum(outcome, updates):
             raise StrategyError(
-                f"'{self.terms.strategy}' declares a weighted sum of a round's updates, and its "
-                f"update of round {updates.server_round} is none; declare is_weighted_sum=False"
+                f"'{self.terms.strategy}' declares that its update is a weighted sum of the "
+                f"updates, but its update of round {updates.server_round} is not; declare "
+                "is_weighted_sum=False"
             )
         # Checked before and after: the guard needs convex weights, and changes them.
         rate = self.step.rate(updates.server_round)

@@ -28,7 +28,7 @@ def describe(terms: RunTerms) -> dict[str, Any]:
         "unit": protected.unit,
         "relation": protected.relation,
         "trust": terms.source.trust,
-        "scope": "this run alone; the ε of several runs add up",
+        "scope": "only this run; the ε of several runs add up",
     }
     if rules := rules_of(terms):
         facts |= rules.facts(terms)

@@ -108,8 +108,11 @@ class Roster:
         said = self.silent.get(site)
         if said is None:
             facts = ", ".join(self.left_out()[site])
-            return f"it does not disclose {facts}; 'disclose' in its profile must list it"
-        source, reason = self.config.terms.source, f"{said.words}; its own log says why"
+            return f"the site does not disclose {facts}; 'disclose' in its profile must list it"
+        source, reason = (
+            self.config.terms.source,
+            f"{said.words}; the site's own log states the reason",
+        )
         if source.permission and said.code is Rejection.DECLINED:
             reason += (
                 f", for instance that noise = '{source.name}' needs '{source.permission} = true' "
@@ -127,8 +130,8 @@ class Roster:
             f"strategy '{name}': no site takes part: {reasons}"
             if len(silent) == len(self.nodes)
             else f"strategy '{name}' needs {', '.join(sorted(self.needed))}, which no site "
-            "discloses; list it under 'disclose' in the profiles, or take a strategy that needs "
-            "nothing"
+            "discloses; list it under 'disclose' in the profiles, or take a strategy that "
+            "needs no disclosure"
         )
 
     def gather(self, grid: Grid) -> None:
@@ -194,7 +197,7 @@ class Roster:
         if there and not any(prints.values()):
             raise StrategyError(
                 "'sites' lists nodes by the public keys with which they were registered, and "
-                "simulated ones have none: leave 'sites' out in a simulation"
+                "simulated nodes have no keys: leave out 'sites' in a simulation"
             )
         named = {node.node_id: node.name for node in there if prints[node.node_id] in sites}
         absent = tuple(fingerprint for fingerprint in sites if fingerprint not in prints.values())
@@ -205,8 +208,8 @@ class Roster:
 
     def _about_list(self) -> str:
         """Return which listed sites are not online, and how many nodes are left out, in words."""
-        gone = f"not online, or of no registered node: {', '.join(self.not_online)}; "
-        return f"{gone if self.not_online else ''}{self.not_named} nodes online are not listed"
+        gone = f"not online, or not registered: {', '.join(self.not_online)}; "
+        return f"{gone if self.not_online else ''}{self.not_named} online nodes are not listed"
 
     def _in_order(self, online: Iterable[int]) -> dict[str, int]:
         """Return site → node id, in order."""
@@ -255,11 +258,11 @@ class Roster:
             self.absent.add(site)
             if site in self.silent:
                 self._names.pop(before[site], None)
-            log.warning("site %s: offline, its SuperLink does not hear its node", site)
+            log.warning("site %s is offline: the SuperLink does not hear its node", site)
             self.on_presence(site, "offline")
         for site in sorted(self.absent & self.nodes.keys(), key=site_order):
             self.absent.discard(site)
-            log.warning("site %s: online again, it is asked from now on", site)
+            log.warning("site %s is online again and is asked from now on", site)
             self.on_presence(site, "online")
 
     def _ask(self, grid: Grid, nodes: dict[int, str], longest: float) -> None:
@@ -306,9 +309,9 @@ class Roster:
 
 
 _DECISIONS = {
-    "pending": "pending, its operator has not approved the run",
-    "refused": "refused, its operator takes no part in the run",
-    "approved": "approved, it takes part from now on",
+    "pending": "pending, because its operator has not approved the run",
+    "refused": "refused, because its operator does not take part in the run",
+    "approved": "approved, and takes part from now on",
 }
 
 

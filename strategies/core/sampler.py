@@ -128,8 +128,8 @@ class Sampler:
         public = set(self.public_sites({}))
         if not public:
             raise StrategyError(
-                f"'require-public': 'public-split' = '{split}' calls no site public; loosen it, or "
-                "unset 'require-public'"
+                f"'require-public' is set, but 'public-split' = '{split}' calls no site public; "
+                "loosen 'public-split', or unset 'require-public'"
             )
         return public
 
@@ -147,7 +147,7 @@ class Sampler:
         if not left:
             return "the sites' budgets are used up"
         if len(left) < self.server.quorum:
-            return "the budgets of all but a few sites, fewer than 'quorum', are used up"
+            return "the budgets are used up at so many sites that fewer than 'quorum' are left"
         return "" if public & left else "the public sites' budgets are used up"
 
 

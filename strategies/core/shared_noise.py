@@ -76,10 +76,10 @@ class Rounds(TogetherRounds):
         chosen = ready if len(ready) >= least else members
         if len(chosen) < least:
             raise StrategyError(
-                f"noise = 'shared' needs {least} sites in a round, and {len(chosen)} members are "
-                "online, drawn and take part; 'members' lists each by the name of its node; wait "
-                "for more, by 'min-sites', raise 'fraction', or lower 'least-members' or "
-                "'colluders'"
+                f"noise = 'shared' needs {least} sites in a round, and {len(chosen)} members "
+                "are online, drawn and take part; 'members' lists each by the name of its "
+                "node. Wait for more sites with 'min-sites', raise 'fraction', or lower "
+                "'least-members' or 'colluders'"
             )
         return chosen
 
@@ -104,15 +104,15 @@ class Rounds(TogetherRounds):
         declined = {site for site in again if codes[site] is Rejection.DECLINED}
         self.declined |= declined
         for site in sorted(declined):
-            log.warning("site %s declines the sum: it is not asked again", site)
+            log.warning("site %s declines the sum, so it is not asked again", site)
         for site in sorted(codes.keys() - declined):
             count = self.failures.get(site, 0) + 1
             self.failures[site] = count
             pause = max(3, self.terms.rounds // 10) * 2 ** (count - 1)
             self.back[site] = server_round + 1 + pause
             log.warning(
-                "round %d is lost, site %s did not take part in its sum; it is asked again from "
-                "round %d",
+                "round %d is lost, because site %s did not take part in its sum; the site is "
+                "asked again from round %d",
                 server_round,
                 site,
                 self.back[site],

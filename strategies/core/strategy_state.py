@@ -57,7 +57,8 @@ def save_state(value: object, arrays: dict[str, Array]) -> Any:
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value) or value.keys() == {ARRAY}:
             raise TypeError(
-                f"a dictionary of a strategy's state has a key that is no text, or '{ARRAY}' alone"
+                "a dictionary of a strategy's state has a key that is not text, or the single "
+                f"key '{ARRAY}'"
             )
         return {key: save_state(member, arrays) for key, member in value.items()}
     if isinstance(value, tuple | list | set | frozenset):

@@ -27,13 +27,15 @@ class FedHDPSettings(LevelSettings):
 
     levels: Menu = Field(
         "",
-        description="The menu of ε, such as 1,3.6,inf: a site is in the loosest that it allows; "
-        "empty: the strictest disclosed ε, and inf.",
+        description="List of levels of ε, such as 1,3.6,inf. A site joins the level with the "
+        "largest ε that it allows. Empty means two levels: the smallest disclosed "
+        "ε, and inf.",
     )
     level_ratio: Ratios = Field(
         "auto",
-        description="What a client of a stricter level counts, from 0 to 1: auto, one number, one "
-        "for each level but the loosest, or precision (by noise alone, to compare).",
+        description="Weight of a client of a stricter level, from 0 to 1: auto, one number, "
+        "one number for each level except the loosest, or precision (decided only "
+        "by noise, for comparison).",
     )
 
 

@@ -110,7 +110,7 @@ class LevelSettings(Settings):
     clip_lr: NotNegative = Field(
         0.2,
         description="noise = server: rate at which clip-norm moves to the median norm of the "
-        "updates; 0: it stays.",
+        "updates. 0 means that it stays.",
     )
 
 
@@ -270,12 +270,14 @@ class LevelAveraging(HDPStrategy):
             if now < 0:
                 refused[site] = TOO_STRICT
             elif levels.plan and not levels.plan.levels[now].clients:
-                refused[site] = "its level had no site when the run began: there is no noise for it"
+                refused[site] = (
+                    "its level had no site when the run began, so the level has no noise"
+                )
             else:
                 own.setdefault(site, epsilon)
                 joined = level_of.setdefault(site, now)
                 if joined != now:
-                    refused[site] = "claims another level than it joined with"
+                    refused[site] = "claims another level than at its join"
         return replace(levels, level_of=level_of, own=own), refused
 
     def _central_means(

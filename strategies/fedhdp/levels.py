@@ -42,7 +42,7 @@ def read_menu(spec: str) -> tuple[float, ...]:
     except ValueError:
         menu = [math.nan]
     if not all(value > 0 for value in menu) or len(set(menu)) < len(menu):
-        raise ValueError("must be each ε once, above 0, with commas between, such as 1,3.6,inf")
+        raise ValueError("must list each ε once, above 0, with commas between, such as 1,3.6,inf")
     return tuple(sorted(menu, reverse=True))
 
 
@@ -111,8 +111,8 @@ def read_ratios(spec: str, levels: int) -> tuple[float, ...] | None:
         ratios *= max(levels - 1, 1)
     if levels and len(ratios) != max(levels - 1, 1):
         raise TermsError(
-            f"'fedhdp.level-ratio' has {len(ratios)} numbers and the run {levels} levels; give one "
-            "number, or one for each level but the loosest"
+            f"'fedhdp.level-ratio' has {len(ratios)} numbers and the run has {levels} levels; "
+            "give one number, or one for each level except the loosest"
         )
     return (1.0, *ratios)[: levels or None]
 

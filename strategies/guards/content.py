@@ -78,9 +78,9 @@ WIDEST = 10.0
 QUIETEST = 4.0
 """Greatest precision of a site, relative to the (f + 1)-th quietest."""
 
-POISON = "guard: content, its labels do not go with its records"
+POISON = "guard: content, its labels do not fit its records"
 UNDONE = "guard: content, it undoes what its classes teach"
-STANDS = "guard: content, it hardly moves"
+STANDS = "guard: content, its update hardly moves the model"
 REASONS = (POISON, UNDONE, STANDS)
 """Permanent reasons for refusal of a site."""
 

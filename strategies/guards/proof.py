@@ -26,7 +26,7 @@ from hdpfl_flower.linalg.types import Vector
 from strategies.guards.copied_noise import copied_noise, too_near
 
 Rows = npt.NDArray[np.float32]
-REPEATS = "guard: repeats an upload of its own"
+REPEATS = "guard: repeats one of its own uploads"
 
 Ints = npt.NDArray[np.int64]
 
@@ -38,7 +38,7 @@ SKETCH = 1024
 """Coordinates kept of each site's last upload, drawn by a hash of all uploads."""
 
 QUIET = "guard: less noise than the run's floor"
-SHARED = "guard: its noise is another site's"
+SHARED = "guard: has the same noise as another site"
 """Permanent reasons for refusal of a site."""
 
 

@@ -47,7 +47,7 @@ class PublicRecords:
         if missing:
             raise TermsError(
                 f"run config: 'guard' = 'content': {len(self._records)} public records of "
-                f"{source} lack {missing} of the classes; take others, or {OTHERWISE}"
+                f"{source} lack {missing} of the classes; take other records, or {OTHERWISE}"
             )
         self._fixed: PublicMeans | None = None
 
@@ -86,14 +86,14 @@ def _faults(config: RunConfig) -> Iterator[str]:
     terms = config.terms
     if terms.dataset == "site" and not config.server.public_records:
         yield (
-            "needs public records of the sites' kind, and with 'dataset' = 'site' the server has "
-            "none; name a file in 'public-records'"
+            "needs public records like those of the sites, and with 'dataset' = 'site' the "
+            "server has none; name a file in 'public-records'"
         )
     task, model = task_for(terms), terms.model
     if not task.classes or is_user_code(model):
         yield (
-            f"reads the class rows of a last layer, and 'model' '{model}' on '{terms.dataset}' has "
-            "none that is known; take another"
+            f"reads the class rows of a last layer, and 'model' '{model}' on '{terms.dataset}' "
+            "has no known last layer; take another model"
         )
     if (work := terms.work).sent_part or not work.sends_every_coordinate:
         yield "reads whole class rows of whole models; leave out 'work'"

@@ -27,7 +27,9 @@ class ClusterSettings(Settings):
     """How many clusters there are."""
 
     clusters: Count = Field(
-        0, description="Number of models M; 0: found by how far the clusters separate."
+        0,
+        description="Number of models M. 0 means that it is found from how far the clusters "
+        "separate.",
     )
 
 

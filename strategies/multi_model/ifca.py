@@ -41,7 +41,7 @@ from strategies.multi_model.private_choice import (
 class IFCASettings(ClusterSettings):
     """How many models there are."""
 
-    clusters: Count = Field(0, description="Number of models M: 2 or more, set by the operator.")
+    clusters: Count = Field(0, description="Number of models M: 2 or more. You set it.")
 
 
 class IFCA(MultiModel):
@@ -55,8 +55,9 @@ class IFCA(MultiModel):
         """Return the terms; ``StrategyError`` without a number of models."""
         if self.settings.clusters < 2 or not choices_of(terms):
             raise StrategyError(
-                f"'ifca' needs the number of models, and choices: set '{table_of(type(self))}"
-                ".clusters' to 2 or more, and 'choice.kind' to another kind than 'none'"
+                "'ifca' needs the number of models, and choices: set "
+                f"'{table_of(type(self))}.clusters' to 2 or more, and 'choice.kind' to a kind "
+                "other than 'none'"
             )
         check_clusters(self.settings, table_of(type(self)), len(disclosed))
         return super().propose(terms, disclosed)

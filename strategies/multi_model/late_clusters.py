@@ -1,4 +1,4 @@
-"""Late clusters: one model, split once the clients' summed updates separate.
+"""Late clusters: one model, which splits once the clients' summed updates separate.
 
 Ours. R-DPCFL (Malekmohammadi, Taik and Farnadi, TMLR 2025) finds clusters in exact first updates,
 from all of a site's records at once, and lets sites choose privately later; both are paid for with

@@ -32,7 +32,7 @@ class OracleClusters(MultiModel):
         """Return the terms; raises ``StrategyError`` where there are no true groups."""
         if not self.simulation.groups:
             raise StrategyError(
-                "'oracle-clusters' needs 'groups', which a simulation alone has; name them, or "
+                "'oracle-clusters' needs 'groups', which only a simulation has; name them, or "
                 "take r-dpcfl"
             )
         return super().propose(terms, disclosed)

@@ -1,4 +1,4 @@
-"""R-DPCFL: clusters of first updates, drawn at random, then chosen privately.
+"""R-DPCFL: clusters of first updates; a site's model is first drawn, later chosen privately.
 
 Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Federated Learning (TMLR 2025;
 thesis, chapter 4), Algorithm 2, in its order:
@@ -93,8 +93,8 @@ class RDPCFLSettings(ClusterSettings):
 
     cluster_map: Literal["mixture", "pca"] = Field(
         "mixture",
-        description="What finds the clusters: a mixture that estimates each client's noise, or "
-        "the paper's two principal components.",
+        description="How the clusters are found: with a mixture that estimates each client's "
+        "noise, or with the two principal components of the paper (pca).",
     )
 
 
@@ -229,7 +229,6 @@ class RDPCFL(MultiModel):
             f", {alone} of one site" if alone else "",
             "the sites choose from round 2 on; 'local' or 'mr-mtl' may serve them better"
             if self.settings.clusters
-            else "one model for all, as 'fedavg' has; where there are "
-            f"groups set '{table_of(type(self))}.clusters' to their number, or take "
-            "'late-clusters'",
+            else "all sites share one model, as with 'fedavg'; if there are groups, set "
+            f"'{table_of(type(self))}.clusters' to their number, or take 'late-clusters'",
         )

@@ -30,7 +30,7 @@ from strategies.core.base import Declaration, Disclosed, HDPStrategy
 
 
 class MMSE(HDPStrategy):
-    """Weights of the least mean squared error, by class row.
+    """Weigh updates for the least mean squared error, by class row.
 
     Attributes:
         by_row: whether the weights may differ by row.

@@ -18,7 +18,7 @@ from strategies.core.base import Declaration, HDPStrategy, State
 
 
 class Oracle(HDPStrategy):
-    """Weights by the true noise."""
+    """Weigh each update by its true noise."""
 
     name = "oracle"
 

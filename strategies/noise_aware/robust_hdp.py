@@ -30,7 +30,7 @@ from strategies.core.base import Declaration, Disclosed, HDPStrategy
 
 
 class RobustHDP(HDPStrategy):
-    """Weights by estimated noise."""
+    """Weigh each update by its estimated noise."""
 
     name = "robust-hdp"
     settings_type = RobustHDPSettings

@@ -21,7 +21,7 @@ from strategies.averaging.fedavg import FedAvg
 
 
 class FedRep(FedAvg):
-    """Average the bodies; heads are trained first."""
+    """Average the bodies; each site trains its head first."""
 
     name = "fedrep"
 

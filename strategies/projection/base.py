@@ -55,7 +55,7 @@ class ProjectionSettings(Settings):
     """Setting of the projection: number of directions."""
 
     subspace_rank: AtLeastOne = Field(
-        1, description="Directions kept, k; the public updates may have fewer."
+        1, description="Number k of directions that are kept. The public updates may have fewer."
     )
 
 
@@ -66,7 +66,7 @@ class Projected(HDPStrategy):
     settings: ProjectionSettings
     default_weights = WeiAvg
     needs_of_weights: ClassVar[Needs] = {
-        "survives_projection": "take 'mmse' alone, or '+pfa' after 'robust-hdp' or 'fedavg'"
+        "survives_projection": "take 'mmse' without it, or '+pfa' after 'robust-hdp' or 'fedavg'"
     }
 
     def declare(self) -> Declaration:

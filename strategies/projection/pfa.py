@@ -1,4 +1,4 @@
-"""PFA: private updates projected on the subspace of the public updates.
+"""PFA: private updates are projected on the subspace of the public updates.
 
 Liu, Lou, Xiong, Liu and Meng, Projected Federated Averaging with Heterogeneous Differential Privacy
 (VLDB 2021), Algorithms 2 and 3: sites are split by ε into public and private; the private sites'
@@ -38,13 +38,14 @@ class SubspaceSettings(ProjectionSettings):
 
     subspace: Literal["span", "centred", "mean"] = Field(
         "span",
-        description="The directions kept: of the public updates, of those less their mean, or of "
-        "their weighted mean alone.",
+        description="Directions that are kept: those of the public updates (span), those of "
+        "the public updates minus their mean (centred), or only the direction of "
+        "their weighted mean (mean).",
     )
 
 
 class PFA(Projected):
-    """Project private updates on the directions of public ones; alone, weights by ε."""
+    """Project private updates on the directions of public updates; default weights follow ε."""
 
     name = "pfa"
     settings_type = SubspaceSettings

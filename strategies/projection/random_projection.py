@@ -1,4 +1,4 @@
-"""Random projection of private updates: the control for PFA's subspace.
+"""Random projection of private updates: a control for PFA's subspace.
 
 The random projection baseline of PFA (Liu et al., Projected Federated Averaging with Heterogeneous
 Differential Privacy, VLDB 2021): as ``pfa``, with the directions of a Gaussian matrix in place of
@@ -22,7 +22,7 @@ from strategies.projection.base import Projected, Projection
 
 
 class RandomProjection(Projected):
-    """Project private updates on random directions (control for pfa); alone, weights by ε."""
+    """Project private updates on random directions (control for pfa); default weights follow ε."""
 
     name = "random-projection"
 

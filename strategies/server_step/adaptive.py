@@ -39,7 +39,9 @@ class AdaptiveSettings(Settings):
     """Setting of the division's least denominator."""
 
     tau: Positive = Field(
-        1e-3, description="Adaptivity τ: added to the root of the squares, and their first value."
+        1e-3,
+        description="Adaptivity τ: it is added to the root of the squares, and is their "
+        "first value.",
     )
 
 

@@ -55,12 +55,12 @@ class AndersonSettings(Settings):
     """Settings of the number of mixed rounds and of the noise gate."""
 
     memory: Annotated[int, Field(ge=1, le=LARGEST)] = Field(
-        3, description="Rounds before the present one that are mixed, τ."
+        3, description="Number τ of rounds before the present one that are mixed."
     )
     gate: Literal["noise", "none"] = Field(
         "noise",
-        description="noise: the plain step where mixing would average noise or climb; none: always "
-        "mix.",
+        description="noise takes the plain step where mixing would average noise or climb. "
+        "none always mixes.",
     )
 
 
@@ -96,7 +96,7 @@ class Anderson(ServerStep):
     needs: ClassVar[Mapping[str, str]] = {
         **PAST,
         "fresh_noise": "take '+momentum' in its place",
-        "noisy_updates": "take '+momentum' in its place, or leave 'noise' out",
+        "noisy_updates": "take '+momentum' in its place, or leave out 'noise'",
     }
 
     def __init__(self, config: RunConfig) -> None:

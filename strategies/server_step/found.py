@@ -103,8 +103,8 @@ def step_type(step: type[ServerStep], config: RunConfig) -> type[ServerStep]:
     own = own if step is ServerStep else f"'+{step.name}'"
     if own:
         raise TermsError(
-            "run config: a found rate is that of the plain step, with a schedule of its own; leave "
-            f"out {own}, or 'server-learning-rate' = 'found'"
+            "run config: the server finds the rate of the plain step, with its own schedule; "
+            f"leave out {own}, or 'server-learning-rate' = 'found'"
         )
     return FoundRate
 
@@ -115,9 +115,9 @@ class FoundRate(ServerStep):
     name = "found"
     is_linear = False
     needs: ClassVar[Mapping[str, str]] = {
-        "one_model": "leave 'server-learning-rate' = 'found' out",
-        "memoryless": "set a number, or declare 'round_alone' in a strategy of your own",
-        "fresh_noise": "leave 'server-learning-rate' = 'found' out",
+        "one_model": "leave out 'server-learning-rate' = 'found'",
+        "memoryless": "set a number, or declare 'round_alone' in your own strategy",
+        "fresh_noise": "leave out 'server-learning-rate' = 'found'",
     }
 
     def __init__(self, config: RunConfig) -> None:

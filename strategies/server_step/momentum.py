@@ -23,7 +23,7 @@ class MomentumSettings(Settings):
     """How long the past counts."""
 
     beta: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.9, description="Share of the last step's direction that is kept, β."
+        0.9, description="Share β of the direction of the last step that is kept."
     )
 
 

@@ -66,8 +66,8 @@ def read_schedule(text: str, rounds: int, key: str) -> Schedule:
     """
     if text not in (*_FACTORS, _LINEAR) and not _HALVED.fullmatch(text):
         raise TermsError(
-            f"run config: '{key}' must be one of {', '.join(NAMES)}, with a whole number T of "
-            "rounds from 1"
+            f"run config: '{key}' must be one of {', '.join(NAMES)}, where T is a whole number "
+            "of rounds of at least 1"
         )
     schedule = Schedule(text, rounds)
     if schedule(rounds) < LEAST:

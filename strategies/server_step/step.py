@@ -33,7 +33,7 @@ class NoPast:
 
 PAST: Mapping[str, str] = {
     "one_model": "leave it out, and set 'server-learning-rate'",
-    "common_start": "leave it out: 'server-learning-rate' moves both",
+    "common_start": "leave it out; 'server-learning-rate' moves the model and the sites' starts",
 }
 """Needs of steps with a past: of one model that all sites start from."""
 

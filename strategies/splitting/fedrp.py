@@ -1,4 +1,4 @@
-"""FedRP: FedProx with reflected maps, that is a server rate of 2.
+"""FedRP: FedProx with reflected maps, that is with a server rate of 2.
 
 Malekmohammadi, Shaloudegi, Hu and Yu, An Operator Splitting View of Federated Learning (2021),
 α = 2, β = γ = 1; reflections in FedSplit (Pathak and Wainwright, NeurIPS 2020) without its second

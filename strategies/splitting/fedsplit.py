@@ -1,4 +1,4 @@
-"""FedSplit: Peaceman–Rachford splitting with a start per client.
+"""FedSplit: Peaceman–Rachford splitting with one start for each client.
 
 Pathak and Wainwright, FedSplit: An Algorithmic Framework for Fast Federated Optimization (NeurIPS
 2020), Algorithm 1: a client's proximal map and the mean of all are both reflected, α = β = 2,

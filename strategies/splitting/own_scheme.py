@@ -1,4 +1,4 @@
-"""Operator splitting with chosen relaxations; FedProx to FedPi are cases.
+"""Operator splitting with chosen relaxations; FedProx to FedPi are special cases.
 
 Malekmohammadi, Shaloudegi, Hu and Yu, An Operator Splitting View of Federated Learning (2021), with
 ``splitting.alpha``, ``beta`` and ``gamma``; the defaults are FedPi's, after Pathak and Wainwright
@@ -22,10 +22,11 @@ class OwnSchemeSettings(Settings):
     """The relaxations."""
 
     alpha: Positive = Field(
-        2.0, description="Relaxation of the clients' proximal maps; 2 reflects."
+        2.0, description="Relaxation of the clients' proximal maps. 2 reflects."
     )
     beta: Positive = Field(
-        2.0, description="Relaxation of the mean over clients; 1: all start from one model."
+        2.0,
+        description="Relaxation of the mean over clients. With 1 all sites start from one model.",
     )
     gamma: Positive = Field(0.5, description="Relaxation of the whole step.")
 

@@ -52,8 +52,8 @@ class OwnStarts(HDPStrategy):
 
     default_weights = FedAvg
     needs_of_weights: ClassVar[Needs] = {
-        "constant_weights": "take '+fedprox', or constant weights, such as 'fedavg' or 'weiavg', "
-        "before it"
+        "constant_weights": "take '+fedprox', or put constant weights, such as 'fedavg' or "
+        "'weiavg', before it"
     }
     work: ClassVar[Work] = Plain(pull=0.1)
 
@@ -81,7 +81,7 @@ class OwnStarts(HDPStrategy):
         """Refuse new sites that there is no memory for."""
         new = [site for site in start.sites if site not in state.starts.shares]
         room = max(0, self._room() - len(state.starts.shares))
-        why = "there is no memory for its start: 'memory-mb' is used up"
+        why = "there is no memory for the site's start, because 'memory-mb' is used up"
         return RoundSetup(state, self.terms, dict.fromkeys(new[room:], why))
 
     def request(
@@ -115,7 +115,7 @@ class OwnStarts(HDPStrategy):
         absent = sorted(starts.duals.keys() - set(sites))
         if absent:
             log.info(
-                "round %d: without an update of %s: the last answers count",
+                "round %d: no update of %s; their last answers count",
                 updates.server_round,
                 ", ".join(absent),
             )

@@ -17,9 +17,10 @@ class ProximalSettings(Settings):
 
     prox_schedule: str = Field(
         "constant",
-        description="Factor of eta = 1/pull in round e + 1: constant, log "
-        "(1/(log10(e + 1) + 1)), sqrt (1/sqrt(e + 1)), inverse (1/(e + 1)), linear (1 - e/E) or "
-        "halved:T (every T rounds); the pull of the round is that of work over it.",
+        description="Factor of eta = 1/pull in round e + 1: constant, log (1/(log10(e + 1) + "
+        "1)), sqrt (1/sqrt(e + 1)), inverse (1/(e + 1)), linear (1 - e/E) or "
+        "halved:T (halved every T rounds). The pull of a round is the pull of work "
+        "divided by this factor.",
     )
 
 
@@ -48,8 +49,8 @@ class Pulls:
             return pulls
         if not terms.work.pull_factor:
             raise TermsError(
-                f"run config: '{key}' is '{schedule}', and 'work.pull' is 0: there is "
-                "none to change; set it, or leave the schedule out"
+                f"run config: '{key}' is '{schedule}', but 'work.pull' is 0, so there is no "
+                "pull to change; set 'work.pull', or leave the schedule out"
             )
         for server_round in range(1, terms.rounds + 1):
             pull = pulls.first / pulls.schedule(server_round)
@@ -57,8 +58,8 @@ class Pulls:
                 raise TermsError(
                     f"run config: '{key}' = '{schedule}' makes 'work.pull' {pull:g} in round "
                     f"{server_round}, and with 'learning-rate' {terms.learning_rate:g} a step "
-                    "would go beyond the model that it is pulled to; lower one of them, or the "
-                    "'rounds'"
+                    "would go beyond the model to which it is pulled; lower one of them, or "
+                    "the 'rounds'"
                 )
         return pulls
 

@@ -153,9 +153,9 @@ class Scaffold(HDPStrategy):
         if not state.variates and len(start.sites) > self._room(size):
             needed = math.ceil(4e-6 * size * len(start.sites))
             raise TermsError(
-                f"run config: 'memory-mb': the control variates of {len(start.sites)} "
-                f"sites take {needed} MB; set it to that, if the server has so much five times "
-                "over, or take a strategy without '+scaffold'"
+                f"run config: 'memory-mb': the control variates of {len(start.sites)} sites "
+                f"take {needed} MB; set it to that if the server has five times as much memory, "
+                "or take a strategy without '+scaffold'"
             )
         return super().begin_round(state, start)
 

@@ -201,6 +201,6 @@ def alike_opt_outs(
     parts = split(targets, None, sites, partition, seed)
     holders = [site for site, rows in enumerate(parts) if np.mean(targets[rows] == label) > 0.5]
     if not holders:
-        raise DataError(f"no client holds class {label} alone; take more clients or other data")
+        raise DataError(f"no client holds only class {label}; take more clients or other data")
     drawn = np.random.default_rng([seed, *b"alike"]).permutation(holders)
     return frozenset(drawn[: max(1, round(OPT_OUT * sites))].tolist())

@@ -30,7 +30,7 @@ GLOBAL, PERSONAL, CONSTANT = "global", "personal", "constant"
 
 CELLS = {
     "global: private": (PRIVATE, GLOBAL),
-    "opted out": (OPTED_OUT, GLOBAL),
+    "global: opted out": (OPTED_OUT, GLOBAL),
     "personal: private": (PRIVATE, PERSONAL),
     "personal: opted out": (OPTED_OUT, PERSONAL),
 }
@@ -81,7 +81,9 @@ def read_levels(job: RunJob) -> Levels:
             for row in json.loads(path.read_text())
         }
     except (OSError, ValueError, LookupError, TypeError):
-        raise DataError(f"{path} is missing or damaged; remove its folder to run anew") from None
+        raise DataError(
+            f"{path} is missing or damaged; remove its folder to run it again"
+        ) from None
 
 
 def findings(
@@ -103,10 +105,10 @@ def findings(
         numbers += [_numbers(column, row, result, paper) for row, result in rows.items()]
     if any(result.searched.at_edge for result in results.values()):
         said.append(
-            "* the best rate lies at the edge of those searched; a wider search may do better."
+            "* The best rate is at the edge of the searched rates; a wider search may do better."
         )
     if paper:
-        said.append("In square brackets: the paper's number.")
+        said.append("The number in square brackets is the paper's.")
     return Findings(tuple(tables), {"cells": numbers}, (*notes, *said))
 
 
@@ -128,7 +130,7 @@ def _main_table(
         "",
         "all",
         "global: private",
-        "opted out",
+        "global: opted out",
         "Δ",
         "personal: private",
         "personal: opted out",
@@ -152,8 +154,8 @@ def _main_table(
     )
     seeds = len(some.levels)
     title = (
-        f"{column}: accuracy, %; all: last 5 rounds, ± sd over {seeds} seeds; by level: the last "
-        "model, (variance over clients · 100)"
+        f"{column}: accuracy in %. all: last 5 rounds, ± sd over {seeds} seeds; by level: the "
+        "last model, with the variance over clients · 100 in brackets"
     )
     return Table(title, head, tuple(lines))
 

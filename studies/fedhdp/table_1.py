@@ -55,7 +55,7 @@ def _rounds(number: int) -> Setting:
 
 
 NON_PRIVATE = Setting("non-private", {"strategy": "non-private"})
-LOCAL = dp_fedavg("local training alone", second={"kind": "kept", "pull": 0})
+LOCAL = dp_fedavg("only local training", second={"kind": "kept", "pull": 0})
 PRECISION = fedhdp("precision", "fedhdp precision")
 CAP = 5
 """Rounds of a self-noising client: the expected number at 5 % of 100."""
@@ -96,13 +96,16 @@ FEDHDP_MNIST = LevelStudy(
         f"{FIXED}1": (87.71, 87.55, 88.35, 99.97, 99.93),
     },
     notes=(
-        "One client with all of its records is the unit of privacy; the server is trusted, "
-        "samples secretly, adds the noise and accounts for it (PLD), clipping bits included.",
-        "The paper states no T, model, rates or clip norm; ours are in studies/fedhdp/table_1.py. "
-        "Its accountant is another one, and its Algorithm 1 leaves the bits out.",
-        "FedHDP's gain is of long runs: of T = 500 it was 2.9 points, of T = 100 DP-FedAvg was 3 "
-        "points ahead. A short form shows that all rows run; it cannot show the paper's order.",
-        "A client of one digit is solved by the constant predictor: its personal accuracy says "
+        "The unit of privacy is one client with all of its records. The server is trusted: it "
+        "samples secretly, adds the noise and accounts for it (PLD), including the clipping "
+        "bits.",
+        "The paper does not state T, the model, the rates or the clip norm; ours are in "
+        "studies/fedhdp/table_1.py. The paper uses another accountant, and its Algorithm 1 "
+        "does not account for the bits.",
+        "FedHDP gains in long runs: with T = 500 it gained 2.9 points; with T = 100 DP-FedAvg "
+        "was 3 points ahead. A short form shows that all rows run; it cannot show the paper's "
+        "order.",
+        "The constant predictor solves a client of one digit, so its personal accuracy says "
         "nothing; see fedhdp-personal.",
     ),
 )
@@ -126,8 +129,9 @@ FEDHDP_SKEWED = LevelStudy(
         f"{FIXED}1": (88.25, 88.05, 89.98, 99.97, 99.85),
     },
     notes=(
-        "A small r learns from clients of one digit alone and loses; 'precision' is the weight "
-        "by noise alone, which takes clients that are all alike for noiseless.",
+        "With a small r the model learns from clients of only one digit and loses accuracy. "
+        "'precision' weighs only by noise, and takes clients whose updates are all alike for "
+        "clients without noise.",
         *FEDHDP_MNIST.notes[:3],
     ),
 )
@@ -135,7 +139,7 @@ FEDHDP_SKEWED = LevelStudy(
 FEDHDP_PERSONAL = LevelStudy(
     name="fedhdp-personal",
     title="Personal models under two privacy levels: MNIST, two digits a client",
-    source="FedHDP, Section 4 (its MNIST clients have one digit each)",
+    source="FedHDP, Section 4 (one digit for each client)",
     minutes=10,
     base={**BASE, "partition": "shards:2"},
     rows=(
@@ -163,9 +167,9 @@ FEDHDP_PERSONAL = LevelStudy(
     columns=(_rounds(100), _rounds(300)),
     quick_columns=("T = 100",),
     notes=(
-        "Each client holds two shards of 15 records, as a rule of two digits: the constant "
-        "predictor has no more than about half of them right.",
-        "'local training alone' is λ = 0: the personal model starts from the first global model "
+        "Each client holds two shards of 15 records, which usually means two digits: the "
+        "constant predictor is right for about half of them at most.",
+        "'only local training' is λ = 0: the personal model starts from the first global model "
         "that the client receives, and nothing pulls it back.",
     ),
 )

@@ -131,7 +131,7 @@ def grid_tables(
         tables.append((f"{unit}; {block}", ("", *columns), _rows(rows, columns, text)))
         if any(len(v.rates) > 1 for v in cells.values()):
             rates = {place: f"{v.rate:g}" for place, v in cells.items()}
-            head = (f"learning rate chosen; {block}", ("", *columns), _rows(rows, columns, rates))
+            head = (f"Chosen learning rate; {block}", ("", *columns), _rows(rows, columns, rates))
             tables.append(head)
         tables += _differences(cells, rows, columns, against or rows[0], block)
     return (
@@ -160,8 +160,8 @@ def _differences(
                 text[row, column] = f"{other.mean:+.1f} ± {other.margin:.1f}, {wins}"
     if text:
         title = (
-            f"difference to '{against}' on the same seeds, in points, ± half of its interval of "
-            f"95 % by Student's t; {block}"
+            f"Difference from '{against}' on the same seeds, in points, ± half of its interval "
+            f"of 95 % by Student's t; {block}"
         )
         yield title, ("", *columns), _rows([r for r in rows if r != against], columns, text)
 
@@ -194,10 +194,10 @@ def _numbers(place: Place, value: Value, paper: Mapping[tuple[str, str], float])
 def _notes(values: Mapping[Place, Value], paper: Mapping[tuple[str, str], float]) -> list[str]:
     notes = []
     if any((row, column) in paper for _, row, column in values):
-        notes.append("In brackets: the paper's number.")
+        notes.append("The number in brackets is the paper's.")
     if any(value.at_edge for value in values.values()):
         notes.append(
-            "* the best learning rate lies at the edge of the grid; a wider one may do better."
+            "* The best learning rate is at the edge of the grid; a wider grid may do better."
         )
     longest = max(value.curves.shape[1] for value in values.values())
     short = [
@@ -207,7 +207,7 @@ def _notes(values: Mapping[Place, Value], paper: Mapping[tuple[str, str], float]
     ]
     if short:
         notes.append(
-            "Ended before their last round (no quorum, or budgets used up), with the accuracy of "
-            f"their last {LAST} rounds: {', '.join(short)}."
+            "These runs ended before their last round (no quorum, or budgets used up) and are "
+            f"shown with the accuracy of their last {LAST} rounds: {', '.join(short)}."
         )
     return notes

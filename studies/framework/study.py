@@ -159,7 +159,7 @@ class Study(ABC):
         """
         if refused := [option for option in options.given if option not in self.takes]:
             raise TermsError(
-                f"{', '.join(refused)}: no option of the study '{self.name}'; it takes "
+                f"the study '{self.name}' does not take {', '.join(refused)}; it takes "
                 f"{', '.join(self.takes)}"
             )
 
@@ -224,7 +224,7 @@ class GridStudy(Study):
         labels = [_setting(row).label for row in self.rows]
         return select_or_all(labels, (options.against,), "--against")[0] if options.against else ""
 
-    unit = "final accuracy, %: mean of the last 5 rounds, ± sd over seeds"
+    unit = "Final accuracy in %: mean of the last 5 rounds, ± sd over seeds"
 
     @property
     def data(self) -> tuple[str, ...]:
@@ -370,6 +370,6 @@ def select_or_all(names: Sequence[str], asked: Sequence[str], option: str) -> tu
     unknown = [name for name in asked if name not in names]
     if unknown:
         raise TermsError(
-            f"{option}: '{unknown[0]}' is not in this study; it has {', '.join(names)}"
+            f"{option}: '{unknown[0]}' is not in this study; choose from {', '.join(names)}"
         )
     return tuple(asked or names)

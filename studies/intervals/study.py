@@ -17,10 +17,10 @@ RARE = (500, 8000, 3000, 4000, 1000)
 CASES: Mapping[str, tuple[str, Federation]] = {
     "classes": ("logistic", Federation()),
     "classes: few records": ("logistic", Federation(records=(500,) * 5)),
-    "classes: one site of little noise": ("logistic", Federation((0.3, 0.3, 0.3, 0.3, 8))),
+    "classes: one site with little noise": ("logistic", Federation((0.3, 0.3, 0.3, 0.3, 8))),
     "classes: two sites": ("logistic", Federation((2, 8), (3000, 500))),
-    "classes: a tenth of class 1": ("logistic", Federation(records=RARE, rare=True)),
-    "classes: sites apart": ("logistic", Federation(apart=6)),
+    "classes: class 1 is a tenth": ("logistic", Federation(records=RARE, rare=True)),
+    "classes: different sites": ("logistic", Federation(apart=6)),
     "classes: wide bounds": ("logistic", Federation((2, 4, 8, 16, 16), (3000,) * 5, wide=True)),
     "classes: a wrong model": ("logistic", Federation(records=(4000,) * 5, bent=0.5)),
     "classes: an untrained model": ("logistic", Federation(trained=0.0)),
@@ -54,7 +54,14 @@ class Intervals(Study):
                 found[name].append(part)
                 tick()
         cells = {name: _cells(np.concatenate(parts)) for name, parts in found.items()}
-        head = ("", "coverage", "lowest of a coefficient", "highest", "shown", "error / true")
+        head = (
+            "",
+            "coverage",
+            "lowest coverage of a coefficient",
+            "highest coverage of a coefficient",
+            "share of intervals shown",
+            "standard error / true standard error",
+        )
         title = f"{self.title}: {number} federations"
         lines = tuple((name, *(f"{value:.3f}" for value in row)) for name, row in cells.items())
         return Findings((Table(title, head, lines),), {"cells": cells}, self.notes)
@@ -89,8 +96,9 @@ INTERVALS = Intervals(
     source="ours (no paper)",
     minutes=15,
     notes=(
-        "the model has learned seven tenths of the coefficients; a tenth of log odds of noise",
-        "coverage is of the intervals that are printed, 'shown' their share; 'error / true' is the "
-        "standard error over the standard deviation of the coefficients",
+        "The coefficients of the model are seven tenths of the true ones, with noise of 0.1 in log "
+        "odds.",
+        "Coverage is that of the shown intervals. The true standard error is the standard "
+        "deviation of the coefficients.",
     ),
 )

@@ -77,15 +77,16 @@ MIXGAUSS = GridStudy(
     quick_rates=(0.05,),
     picture="columns",
     notes=(
-        "The paper's noise: z = 10·q·√(T·log₁₀(1/δ))/ε, T = 8,000 steps. For small ε that is far "
-        "more noise than the steps cost: compare both blocks before crediting the projection.",
-        "A round without a public client is drawn again, in every row alike.",
-        "'public-only' is the mean of the public clients alone: what PFA adds to it is what the "
-        "private clients are worth.",
-        "Public: ε above 5, in every row. The paper's text has a Gaussian mixture, its authors' "
-        "code the largest tenth.",
-        "MNIST is shared out among all M clients (the paper keeps 1,200 records a client, which "
-        "is M = 50 here).",
-        "Lists of ε without a public client are drawn again, as the authors' code does.",
+        "The paper's noise is z = 10·q·√(T·log₁₀(1/δ))/ε with T = 8,000 steps. For a small ε "
+        "this is far more noise than the steps cost: compare both blocks before you credit the "
+        "projection.",
+        "In every row a round without a public client is drawn again.",
+        "'public-only' is the mean of only the public clients: what PFA adds to it is what the "
+        "private clients contribute.",
+        "In every row the public clients are those with ε above 5. The paper's text uses a "
+        "Gaussian mixture; the code of its authors takes the largest tenth.",
+        "All M clients share MNIST (the paper keeps 1,200 records for each client, which is "
+        "the case M = 50 here).",
+        "A list of ε without a public client is drawn again, as in the authors' code.",
     ),
 )

@@ -96,8 +96,10 @@ class Megabytes(Study):
         runs = run_jobs(list(jobs.values()), options, self.name)
         sent = {place: traffic(runs[j.terms.run_id], ROUNDS) for place, j in jobs.items()}
         counted = min(len(runs[job.terms.run_id]) for job in jobs.values())
-        note = f"Counted over {counted} rounds" + (
-            "." if counted >= ROUNDS else f"; the later of {ROUNDS} are taken to be like them."
+        note = f"The bytes are counted over {counted} rounds" + (
+            "."
+            if counted >= ROUNDS
+            else f"; the later rounds up to {ROUNDS} are taken to be like them."
         )
         paper = {} if options.dataset else PAPER_UPLINK  # of MNIST's images
         return Findings(
@@ -133,14 +135,16 @@ MEGABYTES = Megabytes(
     source="PFA, its table of communication (uplink, 100 rounds, M = 50)",
     minutes=2,
     notes=(
-        "In brackets: the paper's uplink. 40 sites × 100 rounds × p × 4 bytes are 5 % above its "
-        "113 and 377; a tenth of that is its 12 and 40.",
-        "The paper's downlink is not counted: sending the subspace back would cost what the "
-        "uplink saves. Our PFA+ sends no subspace: a site rebuilds it from the last two models.",
-        "A private site that was not asked in the round before lacks that round's model and sends "
-        "its whole update: at 0.8 of the sites a round, a fifth of them.",
-        "Our network 'cnn' has 28,938 parameters, PFA's 26,010.",
-        "Each message also carries the run's terms, about 1 kB, which is in the count.",
+        "The number in brackets is the paper's uplink. 40 sites × 100 rounds × p × 4 bytes are "
+        "5 % above its 113 and 377; its 12 and 40 are a tenth of that.",
+        "The paper's downlink is not counted, because sending the subspace back would cost "
+        "what the uplink saves. Our PFA+ sends no subspace: a site rebuilds it from the last "
+        "two models.",
+        "A private site that was not asked in the round before lacks the model of that round "
+        "and sends its whole update. With 0.8 of the sites in each round this is a fifth of "
+        "the sites.",
+        "Our network 'cnn' has 28,938 parameters; PFA's network has 26,010.",
+        "Each message also carries the terms of the run, about 1 kB, which is counted.",
     ),
 )
 
@@ -152,7 +156,7 @@ def _table(counted: Mapping[tuple[str, str], Traffic], paper: Paper) -> Table:
         up = f"{sent.up:.1f}" + (f" ({printed:g})" if printed else "")
         rows.append((f"{model}, {rule}", up, f"{sent.down:.1f}", f"{sent.total:.1f}"))
     head = ("", "uplink", "downlink", "total")
-    return Table(f"MiB in {ROUNDS} rounds, {SITES} sites, {PUBLIC} public", head, tuple(rows))
+    return Table(f"MiB in {ROUNDS} rounds, {SITES} sites, {PUBLIC} public sites", head, tuple(rows))
 
 
 def _numbers(counted: Mapping[tuple[str, str], Traffic], paper: Paper) -> list[dict[str, Any]]:

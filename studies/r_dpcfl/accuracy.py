@@ -192,14 +192,15 @@ def _study(kind: str, change: str) -> ClusterStudy:
         picture="columns",
         metrics={"all sites": "accuracy", "minority": "accuracy-minority"},
         notes=(
-            "Found: of the first rounds of 4 seeds (both forms) how many found all four groups, "
-            "and how many the group of three. 'mixture' is our map, 'pca' the paper's; 'M given' "
-            "receives their number, four.",
-            "'unequal ε': .5, 1, 3 or 10; 'unequal batches': a first batch of 5,000 or 500 with "
-            "an ε of 1, 3 or 10. All else: 2,850 records a client, or as the column says.",
-            "The paper's clients sample 8,000 records with overlap; here no record is at two "
-            "clients. Its learning rate is 0.005 for its CNN.",
-            "The quick form stops after 20 of 200 rounds, with the noise of all 200.",
+            "'Found' counts, over the first rounds of 4 seeds (both forms), how many found all "
+            "four groups, and how many found the group of three. 'mixture' is our map, and "
+            "'pca' is the paper's. 'M given' receives the number of groups, four.",
+            "'unequal ε': ε is .5, 1, 3 or 10. 'unequal batches': the first batch is 5,000 or "
+            "500, and ε is 1, 3 or 10. All else is as in the other columns: 2,850 records for "
+            "each client, or as the column says.",
+            "The paper's clients sample 8,000 records and may share records; here no record is "
+            "at two clients. The paper's learning rate for its CNN is 0.005.",
+            "The quick form stops after 20 of 200 rounds, with the noise for all 200.",
         ),
     )
 

@@ -24,7 +24,7 @@ def finding_tables(results: Places) -> tuple[Table, ...]:
     columns = list(dict.fromkeys(column for column, _ in results))
     return tuple(
         Table(
-            f"first rounds that found {what}, of {_seeds(results)}",
+            f"First rounds that found {what}, out of {_seeds(results)}",
             ("", *columns),
             tuple(
                 (
@@ -57,7 +57,8 @@ def mss_table(results: Places) -> Table:
             (row_name(name, given), *cells, f"{sum(f.all for f in trusted)} of {len(trusted)}")
         )
     return Table(
-        "first rounds with all groups right, by MSS (last: of those that the map calls separated)",
+        "First rounds with all groups right, by MSS (last column: those that the map calls "
+        "separated)",
         (*head, "separated"),
         tuple(rows),
     )

@@ -108,7 +108,7 @@ class ClusterNoise(Study):
             "variance, the paper's",
             "variance, ours",
         )
-        title = "noise multiplier z of both stages, and variance of the first update"
+        title = "Noise multiplier z of both stages, and variance of the first update"
         return Findings((Table(title, head, tuple(rows)),), {"cells": cells}, self.notes)
 
 
@@ -118,11 +118,13 @@ CLUSTER_NOISE = ClusterNoise(
     source="R-DPCFL (TMLR 2025), Lemma 4",
     minutes=1,
     notes=(
-        "In brackets: the check values, found with the authors' Rényi orders and conversion.",
-        "The paper's accountant: whole orders 2 to 64, ε = rdp + ln(1/δ)/(α − 1), steps that need "
-        "not be whole. Ours: a privacy-loss distribution of all steps, rounded up.",
-        "Choices: 20 private ones that alone would cost .3 of ε, in the same distribution with "
-        "one δ; the authors' code spends δ twice.",
+        "The number in brackets is the check value, found with the authors' Rényi orders and "
+        "conversion.",
+        "The paper's accountant uses whole orders 2 to 64, ε = rdp + ln(1/δ)/(α − 1), and a "
+        "number of steps that may be a fraction. Our accountant uses a privacy-loss "
+        "distribution of all steps, rounded up.",
+        "The choices are 20 private choices that would cost .3 of ε by themselves. We count "
+        "them in the same distribution with one δ; the authors' code spends δ twice.",
     ),
 )
 

@@ -33,7 +33,9 @@ def two_stage_steps(
     [(1.0, 1), (0.3, 4)]
     """
     if not (1 <= batch_size <= records and 1 <= first_batch <= records) or rounds < 1:
-        raise AccountingError("batches must lie within 1 and the records, and rounds be at least 1")
+        raise AccountingError(
+            "batches must be from 1 to the number of records, and there must be at least 1 round"
+        )
     first, later = (
         Steps(batch / records, math.ceil(local_epochs * records / batch))
         for batch in (first_batch, batch_size)

@@ -27,12 +27,12 @@ BASE: dict[str, Any] = {
 DISTS = tuple(f"Dist{number}" for number in range(1, 10))
 
 ALIKE = (
-    "Every run of a seed sees the same sites, ε, batches, order of records and noise.",
-    "The quick form stops early: the noise is that of all 200 rounds, so accuracies lie below "
-    "those of the end.",
-    "MNIST's 60,000 training records are all used (3,000 a client of 20, where the paper keeps "
-    "600 of them for its test), and the test is MNIST's official one.",
-    "Weights are estimated anew in every round by our estimator 'auto'; the authors' code runs "
+    "All runs of a seed have the same sites, ε, batches, order of records and noise.",
+    "The quick form stops early, with the noise for all 200 rounds, so its accuracies are "
+    "below those at the end.",
+    "All of MNIST's 60,000 training records are used (3,000 for each of 20 clients; the paper "
+    "keeps 600 of them for its test), and the test set is MNIST's official one.",
+    "Our estimator 'auto' estimates the weights again in every round; the authors' code runs "
     "robust PCA once, in round 1, and keeps the weights.",
 )
 
@@ -54,8 +54,9 @@ CONVERGENCE = GridStudy(
     quick_rates=(0.003, 0.01, 0.03),
     quick_rounds=25,
     notes=(
-        "The paper's picture: Robust-HDP next to the oracle, above WeiAvg and PFA, DPFedAvg below "
-        "them, 'minimum' last (it diverged in one of the paper's three trials).",
+        "The paper's picture shows Robust-HDP next to the oracle, above WeiAvg and PFA, with "
+        "DPFedAvg below them and 'minimum' last (it diverged in one of the paper's three "
+        "trials).",
         *ALIKE,
     ),
 )
@@ -63,7 +64,7 @@ CONVERGENCE = GridStudy(
 DISTRIBUTIONS = GridStudy(
     name="robust-hdp-distributions",
     title="Accuracy by distribution of ε: MNIST, 20 clients",
-    source="Robust-HDP, RQ1 and RQ3 (accuracies by Dist are in figures alone)",
+    source="Robust-HDP, RQ1 and RQ3 (accuracies only in figures)",
     minutes=11,
     base=BASE,
     rows=("robust-hdp", "weiavg", "pfa", "fedavg", "minimum", "oracle"),
@@ -82,8 +83,8 @@ CLIENTS = GridStudy(
     columns=tuple(Setting(f"{sites} clients", sites=sites) for sites in (20, 40, 60)),
     picture="columns",
     notes=(
-        "MNIST is shared out among all clients, so more clients hold fewer records each, take "
-        "fewer steps and need more noise a step.",
+        "All clients share MNIST, so with more clients each has fewer records, takes fewer "
+        "steps and needs more noise in each step.",
         *ALIKE,
     ),
 )
@@ -107,9 +108,9 @@ FALSIFIED = GridStudy(
     ),
     picture="columns",
     notes=(
-        "The client of ε = 0.95 trains as its own ε asks and says 20, which is the largest that "
-        "our weights count; the paper's axis goes over several ε without numbers.",
-        "Robust-HDP and FedAvg read no ε: their two columns are the same run but for the lie.",
+        "The client with ε = 0.95 trains with its own ε and states 20, the largest value that "
+        "our weights count. The paper's axis covers several ε without numbers.",
+        "Robust-HDP and FedAvg read no ε: their two columns are the same run except for the lie.",
         *ALIKE,
     ),
 )
@@ -139,9 +140,10 @@ LABEL_SKEW = GridStudy(
         for dist, value in zip(DISTS, values, strict=True)
     },
     notes=(
-        "Shards as in the authors' code: sorted by label, 480 shards, 8 a client. With one batch "
-        "size for all the noise levels differ less, and the weights matter less.",
-        "The paper's numbers are of its CNN after 200 rounds ('--full --model cnn').",
+        "Shards are as in the authors' code: sorted by label, 480 shards, 8 for each client. "
+        "With one batch size for all clients the noise levels differ less, and the weights "
+        "matter less.",
+        "The paper's numbers are those of its CNN after 200 rounds ('--full --model cnn').",
         *ALIKE,
     ),
 )

@@ -142,7 +142,10 @@ class NoiseTable(Study):
             for rule in PAPER
             for dist in dists
         }
-        notes = (*self.notes, f"Robust-HDP's cells: weights from the first updates on {data}.")
+        notes = (
+            *self.notes,
+            f"For the cells of Robust-HDP, the weights come from the first updates on {data}.",
+        )
         return Findings(tuple(_tables(values, dists)), {"cells": _numbers(values)}, notes)
 
     def cell(self, rule: str, dist: int, multiplier: Multiplier, measured: float) -> float:
@@ -158,13 +161,14 @@ NOISE_TABLE = NoiseTable(
     source="Robust-HDP, Table 2 (thesis, Table 3.4)",
     minutes=6,
     notes=(
-        "In brackets: the paper's number. Its accountant: Rényi orders to 64, the conversion "
-        "ε = rdp + ln(1/δ)/(α − 1), z to two decimals, N/b steps a round.",
-        "† ruled by clients of ε ≤ 0.19, near the floor 0.146 that the cap on the orders puts "
-        "under that accountant: there a third decimal of ε moves z by a tenth, and these cells do "
-        "not agree to 1.5 %.",
+        "The number in brackets is the paper's. The paper's accountant uses Rényi orders up to "
+        "64, the conversion ε = rdp + ln(1/δ)/(α − 1), z with two decimals, and N/b steps in "
+        "each round.",
+        "† Clients with ε ≤ 0.19 decide this cell. They are near the floor 0.146 that the cap "
+        "on the orders sets for that accountant: there a third decimal of ε changes z by a "
+        "tenth, and these cells do not agree within 1.5 %.",
         "Our accountant (privacy-loss distributions) needs less noise for the same ε, δ and "
-        "steps: the second table, by the factor in the third.",
+        "steps. The second table shows its values, and the third table the factor.",
     ),
 )
 
@@ -222,7 +226,7 @@ def _tables(values: Mapping[tuple[str, str, int], float], dists: Sequence[int]) 
     head = ("", *(DISTS[d - 1] for d in dists))
     paper, ours = "robust-hdp", "pld"
     yield Table(
-        "Σw²σ²/(p·η²) with the paper's accountant (the paper's value)",
+        "Σw²σ²/(p·η²) with the paper's accountant (the paper's value in brackets)",
         head,
         tuple((rule, *(_beside(values[paper, rule, d], rule, d) for d in dists)) for rule in PAPER),
     )
@@ -232,7 +236,7 @@ def _tables(values: Mapping[tuple[str, str, int], float], dists: Sequence[int]) 
         tuple((r, *(f"{values[ours, r, d]:.3g}" for d in dists)) for r in PAPER),
     )
     yield Table(
-        "how many times less variance the better accounting leaves",
+        "Factor by which the better accounting reduces the variance",
         head,
         tuple(
             (r, *(f"{values[paper, r, d] / values[ours, r, d]:.1f}" for d in dists)) for r in PAPER

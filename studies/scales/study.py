@@ -83,7 +83,7 @@ class Scales(Study):
                 epsilon = labels[column][1]
                 values[column][NAME] = [curator_accuracy(path, epsilon) for path in splits]
         else:
-            notes = (*notes, f"for the row {NAME!r}: pip install interpret-core")
+            notes = (*notes, f"The row {NAME!r} needs: pip install interpret-core")
         lines = tuple((column, *(_cell(values[column][row]) for row in rows)) for column in columns)
         title = f"{self.title}: test accuracy, mean ± standard error of {len(seeds)} splits"
         return Findings((Table(title, ("", *rows), lines),), {"cells": values}, notes)
@@ -117,8 +117,8 @@ def _cell(values: list[float]) -> str:
 
 SCALES = Scales(
     name="scales",
-    title="Scales of columns",
+    title="Accuracy with different scales of the number columns",
     source="ours (no paper)",
     minutes=12,
-    notes=("the column heart has one-hot features too; its bounds are near its values",),
+    notes=("The table heart also has one-hot features, and its bounds are near its values.",),
 )

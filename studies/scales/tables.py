@@ -44,8 +44,9 @@ def _pima(data_dir: str) -> Owned:
     path = Path(data_dir) / "pima.csv"
     if not path.is_file():
         raise DataError(
-            f"the columns of pima need {path}: MASS::Pima.tr and MASS::Pima.te in one CSV (docs/"
-            "start/before-the-first-model.md has the command); or leave them out with --columns"
+            f"the columns of pima need {path}: MASS::Pima.tr and MASS::Pima.te in one CSV file "
+            "(docs/start/before-the-first-model.md has the command); or leave the columns out "
+            "with --columns"
         )
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))

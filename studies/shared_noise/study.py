@@ -136,7 +136,7 @@ class SharedNoise(Study):
         title = f"{self.title}, seeds from {FIRST_SEED}"
         return Findings((Table(title, head, lines),), {"cells": numbers}, self.notes)
 
-    unit = "final accuracy, %: mean of the last 5 rounds, ± sd over seeds"
+    unit = "Final accuracy in %: mean of the last 5 rounds, ± sd over seeds"
 
     def job(self, row: str, column: str, number: int, options: Options, folder: Path) -> RunJob:
         """Return the run of a cell, named by its inputs."""
@@ -190,11 +190,11 @@ def _digits(value: Value) -> str:
 
 SHARED_NOISE = SharedNoise(
     name="shared-noise",
-    title="Shared noise at equal ε",
+    title="Shared noise and own noise at equal ε",
     source="ours (no paper)",
     minutes=45,
     notes=(
-        "mmse: 12 rounds of local epochs, as its tables have them; shared and pooled: 60 steps of "
-        "all records; the server's rate is found in all rows",
+        "mmse takes 12 rounds of local epochs, as in its tables; shared and pooled take 60 "
+        "steps of all records. In all rows the server finds its rate.",
     ),
 )

@@ -92,10 +92,10 @@ FEDAVG_STEPS = SplittingStudy(
         (AVG_20, "std 10"): 16,
     },
     claims=(
-        Claim("after 3 rounds more steps are ahead", lambda c: _ordered(c, 3)),
-        Claim("after the last round fewer steps are ahead", lambda c: _ordered(c, -1)),
+        Claim("after 3 rounds, more local steps are ahead", lambda c: _ordered(c, 3)),
+        Claim("after the last round, fewer local steps are ahead", lambda c: _ordered(c, -1)),
         Claim(
-            "the distance to x* grows like η(k − 1), least squares, within 20 %",
+            "the distance to x* grows in proportion to η(k − 1), least squares, within 20 %",
             lambda c: all(
                 0.8 < ratio(c, AVG_20, AVG_5, p) ** 0.5 / (19 / 4) < 1.2
                 for p in panels(c)
@@ -128,18 +128,18 @@ STEP_SIZES = SplittingStudy(
     expected={(SLOW, "std 0.25"): 1.4e-4, (SLOW, "std 10"): 0.22},
     claims=(
         Claim(
-            "a constant η stalls at the regularised solution",
+            "with a constant η, FedProx stalls at the regularised solution",
             lambda c: all(_stalls(c, m, p) for m in (CONSTANT, SLOW) for p in panels(c)),
         ),
         Claim(
-            "1/t falls to the original solution: it ends below both constants",
+            "with 1/t, FedProx falls to the original solution: it ends below both constants",
             lambda c: all(
                 final(c, "inverse", p) < min(final(c, CONSTANT, p), final(c, SLOW, p))
                 for p in panels(c)
             ),
         ),
         Claim(
-            "1/t², whose sum is finite, stalls",
+            "with 1/t², whose sum is finite, FedProx stalls",
             lambda c: all(_stalls(c, INVERSE_SQUARE, p) for p in panels(c)),
         ),
         Claim(
@@ -152,8 +152,8 @@ STEP_SIZES = SplittingStudy(
         ),
     ),
     notes=(
-        "η₀ is 100 times the figures' constant η: with 1/t from that one, least squares moves by "
-        "half in 605 rounds.",
+        "η₀ is 100 times the constant η of the figures. With 1/t from that constant, least "
+        "squares moves only by half in 605 rounds.",
         "inverse-square, whose sum is finite, is ours.",
     ),
 )
@@ -180,14 +180,15 @@ AVERAGES = SplittingStudy(
     expected={("FedProx 1/t", "std 0.25"): 2.6e-7, ("FedProx 1/t" + ERGODIC, "std 0.25"): 3.3e3},
     claims=(
         Claim(
-            "ergodic averaging does not slow noticeably: at most 10 times the gap (thesis)",
+            "ergodic averaging is not noticeably slower: its gap is at most 10 times as large "
+            "(thesis)",
             lambda c: all(
                 ratio(c, m.label + ERGODIC, m.label, p) < 10 for m in AVERAGED for p in panels(c)
             ),
             expected=False,
         ),
     ),
-    notes=("FedSplit and FedPi have a constant η, 1/100 of the panel's.",),
+    notes=("FedSplit and FedPi have a constant η, 1/100 of the panel's η.",),
 )
 
 HALF_R = "(2.13) R_H P"
@@ -299,14 +300,16 @@ ANDERSON = SplittingStudy(
         for label, rounds in ((method, plain), (method + TAU, fast))
     },
     claims=(
-        Claim("acceleration needs fewer rounds, every method", lambda c: _fewer(c, TAU)),
-        Claim("so it does from e = τ + 1 on (late)", lambda c: _fewer(c, LATE)),
+        Claim("every method needs fewer rounds with acceleration", lambda c: _fewer(c, TAU)),
+        Claim(
+            "the same holds if acceleration starts at e = τ + 1 (late)", lambda c: _fewer(c, LATE)
+        ),
     ),
     notes=(
-        "π from a bordered system with a ridge: the thesis's G⁺1/(1ᵀG⁺1) leaves a residual where "
-        "G is singular and has no value at G = 0.",
-        "'late' waits for τ + 1 = 3 points; the expected rounds are those of a start in round 2.",
-        "FedProx and FedRP go to their own, regularised solution.",
+        "π comes from a bordered system with a ridge: the thesis's G⁺1/(1ᵀG⁺1) leaves a "
+        "residual where G is singular, and has no value at G = 0.",
+        "'late' waits for τ + 1 = 3 points; the expected rounds are those with a start in round 2.",
+        "FedProx and FedRP go to their own solution, which is regularised.",
     ),
 )
 

@@ -170,7 +170,7 @@ class SplittingStudy(Study):
             rows.setdefault(cell["row"], {})[cell["column"]] = self._text(cell)
         title = "f(x) − f(x*) after the last round"
         if self.rounds_to_target:
-            title = "rounds to the target gap"
+            title = "Rounds to the target gap"
         return Table(
             f"{title} (expected)",
             ("", *columns),

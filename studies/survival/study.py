@@ -92,7 +92,14 @@ def _lung(data_dir: str, seeds: int) -> dict[str, Any]:
 
 
 def _lung_table(found: dict[str, Any]) -> Table:
-    head = ("grid", "noise", "largest error, median", "90th percentile", "mean error", "the grid's")
+    head = (
+        "grid",
+        "noise",
+        "largest error: median",
+        "largest error: 90th percentile",
+        "mean error: median",
+        "error of the grid itself",
+    )
     rows = [
         (
             grid,
@@ -105,7 +112,9 @@ def _lung_table(found: dict[str, Any]) -> Table:
         for noise, gaps in ((name, np.array(part)) for name, part in facts["errors"].items())
     ]
     return Table(
-        "lung in three hospitals, ε 1 each: error of the survival curve", head, tuple(rows)
+        "Data set lung in three hospitals with ε 1 each: error of the survival curve",
+        head,
+        tuple(rows),
     )
 
 
@@ -113,8 +122,8 @@ def _lung_times(data_dir: str) -> tuple[Floats, npt.NDArray[np.bool_]]:
     path = Path(data_dir) / "lung.csv"
     if not path.is_file():
         raise DataError(
-            f"the column lung needs {path}: in R, write.csv(survival::lung, 'lung.csv'), and "
-            "--data-dir its folder; or leave it out with --columns coverage"
+            f"the column lung needs {path}: in R call write.csv(survival::lung, 'lung.csv'), "
+            "and give its folder as --data-dir; or leave the column out with --columns coverage"
         )
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -170,19 +179,26 @@ def _coverage_table(found: dict[str, Any]) -> Table:
         )
         for law, facts in {**shown, "all": whole}.items()
     ]
-    head = ("law", "covered", "at the worst time", "largest error, median", "90th", "hidden")
+    head = (
+        "law",
+        "covered",
+        "covered at the worst time",
+        "largest error: median",
+        "largest error: 90th percentile",
+        "hidden curves",
+    )
     title = f"Bands of 95 % in {len(whole['covered'])} made-up federations"
     return Table(title, head, tuple(rows))
 
 
 SURVIVAL = CurveErrors(
     name="survival",
-    title="Survival curves of one message",
+    title="Errors of survival curves from one message",
     source="ours (no paper)",
     minutes=12,
     notes=(
-        "made-up federations: three sites of 80 to 399 records, ε of each .5, 1, 2 or 4, 12 "
-        f"intervals; the noise is read off {EMPTY} empty coordinates",
-        "the grid's error: the exact curve on it less that of the times themselves",
+        "The made-up federations have three sites of 80 to 399 records, ε of .5, 1, 2 or 4 at each "
+        f"site, and 12 intervals. The noise is estimated from {EMPTY} empty coordinates.",
+        "The error of the grid is the exact curve on the grid minus the curve of the exact times.",
     ),
 )

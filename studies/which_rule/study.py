@@ -45,7 +45,11 @@ from studies.which_rule.tables import (
 FIRST_SEED = 31
 """First seed of the reported runs."""
 
-FIXED, FOUND, BEST = "one rate for all", "the found rate", "best of a grid for each"
+FIXED, FOUND, BEST = (
+    "one rate for all strategies",
+    "rate found by the server",
+    "best rate of a grid for each strategy",
+)
 """Parts of the study; ``FOUND`` has the odd quiet clients."""
 
 
@@ -230,16 +234,20 @@ WHICH_RULE = WhichRuleStudy(
     safe=SAFE,
     tasks=TASKS,
     notes=(
-        "A number: mean of the last tenth of the rounds. A case's name ends with the rounds.",
-        "≈: under two standard errors of the difference over the same seeds, or one seed. Equal "
-        "rules pass them to one side by chance in 15 % of cases of 2 seeds, 9 % of 3, 3 % of 20.",
-        "The best other is the best by the reported seeds; it may receive ε (weiavg) or the noise "
-        "(oracle). Both flatter the others: the best of several means is too high by chance.",
-        "MNIST: 20 clients of 900 records, batches of 32, 64 or 128 (mlp 64 or 128), one "
-        "local epoch, C = 1, δ = 1e-4; where quiet clients are odd 600 records, batches of 64, and "
-        "the accuracy on the others' records. Heart: its four hospitals.",
-        "The best rate is chosen for each rule and case, on MNIST of those of 12 rounds, by runs "
-        "with seed 0 (Heart: 0, 1, 2), which are not reported. Reported seeds begin at 31.",
+        "Each number is the mean of the last tenth of the rounds. The name of a case ends with "
+        "its number of rounds.",
+        "≈: the difference over the same seeds is below two standard errors, or there is only "
+        "one seed. Equal rules pass this limit to one side by chance in 15 % of cases with 2 "
+        "seeds, 9 % with 3 and 3 % with 20.",
+        "The best other strategy is the best by the reported seeds; it may receive ε (weiavg) "
+        "or the noise (oracle). Both flatter the others: the best of several means is too high "
+        "by chance.",
+        "MNIST: 20 clients of 900 records, batches of 32, 64 or 128 (mlp: 64 or 128), one "
+        "local epoch, C = 1, δ = 1e-4. If quiet clients have other data: 600 records, batches "
+        "of 64, and the accuracy on the data of the other clients. Heart: its four hospitals.",
+        "The best rate is chosen for each rule and case (on MNIST in the cases of 12 rounds) "
+        "in runs with seed 0 (Heart: 0, 1, 2), which are not reported. Reported seeds begin at "
+        "31.",
     ),
 )
 

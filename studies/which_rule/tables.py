@@ -67,13 +67,13 @@ def summary(section: str, cells: Mapping[Place, CaseCell]) -> Table:
         lines.append(tuple(line))
     head = (
         "",
-        f"least ahead of {FEDAVG}, points",
-        f"cases more than {LIMITS[0]:g} behind",
-        "least ahead of the best other",
-        f"cases more than {LIMITS[1]:g} behind",
+        f"worst difference from {FEDAVG}, points",
+        f"cases more than {LIMITS[0]:g} behind it",
+        "worst difference from the best other strategy, points",
+        f"cases more than {LIMITS[1]:g} behind it",
     )
     count = len(by_case(cells))
-    return Table(f"worst of {count} cases; {section}", head, tuple(lines))
+    return Table(f"Worst of {count} cases; {section}", head, tuple(lines))
 
 
 def accuracies(section: str, cells: Mapping[Place, CaseCell], safe: str) -> Table:
@@ -89,8 +89,8 @@ def accuracies(section: str, cells: Mapping[Place, CaseCell], safe: str) -> Tabl
             line.append(_text(fedavg[1]) if fedavg else "–")
             line.append(f"{_text(best[1])} ({best[0]})" if best else "–")
         lines.append(tuple(line))
-    beside = (f"{safe} − {FEDAVG}", f"{safe} − best other") if has_safe else ()
-    title = f"accuracy, %, ± sd over seeds; differences ± standard error; {section}"
+    beside = (f"{safe} − {FEDAVG}", f"{safe} − best other strategy") if has_safe else ()
+    title = f"Accuracy in % ± sd over seeds; differences ± standard error; {section}"
     return Table(title, ("", *rules, *beside), tuple(lines))
 
 
@@ -103,7 +103,7 @@ def rates(cells: Mapping[Place, CaseCell]) -> Table:
         return f"{cell.rate:g}" + "*" * cell.at_edge
 
     lines = tuple((case, *(text(cells[case, rule]) for rule in rules)) for case in cases)
-    return Table("learning rate chosen; *: at the edge of the grid", ("", *rules), lines)
+    return Table("Chosen learning rate (*: it is at the edge of the grid)", ("", *rules), lines)
 
 
 def search_of_fedavg(
@@ -131,8 +131,8 @@ def search_of_fedavg(
                 for rate in tried[0]
             ]
             lines.append((name, ", ".join(by_rate), f"{task.fixed:g}"))
-    title = f"{FEDAVG} by learning rate, mean over the cases, the search's seeds"
-    return Table(title, ("", "rate: accuracy, %", "the one rate for all"), tuple(lines))
+    title = f"{FEDAVG} by learning rate: mean over the cases, with the seeds of the search"
+    return Table(title, ("", "rate: accuracy, %", "one rate for all strategies"), tuple(lines))
 
 
 def numbers(parts: Mapping[str, Mapping[Place, CaseCell]]) -> dict[str, Any]:

@@ -282,9 +282,9 @@ def test_a_ledger_that_cannot_be_written(stack: Stack, ended: Done, tmp_path: Pa
     override.write_text('services: {va-tasks: {volumes: ["va-ledger:/site/ledger:ro"]}}\n')
     stack.do("up", "-d", "--no-deps", "va-tasks", more=(override,))
     line = stack.wait_for_line("va-tasks", "cannot be written")
-    assert re.fullmatch(r"error +ledger: /site/ledger/ledger.sqlite cannot be written by this user;"
-                        r" a run would be refused: check its owner, and that its volume is not "
-                        r"mounted read-only", line)  # fmt: skip
+    assert re.fullmatch(r"error +ledger: /site/ledger/ledger.sqlite cannot be written by this "
+                        r"user, so the site would refuse a run: check its owner, and that its "
+                        r"volume is not mounted read-only", line)  # fmt: skip
     stack.do("up", "-d", "--no-deps", "va-tasks")
     stack.wait_until_healthy("va-tasks")
     assert verified(stack, "va") == before

@@ -169,7 +169,7 @@ def test_without_profile_or_budget_sites_decline(federation: Federation, tmp_pat
     assert event["rejected"] == {"spent": "declined", "stranger": "declined"}
     assert event["accepted"] == ["0", "1", "2", "3"]
     log = (tmp_path / "stranger" / "log").read_text()
-    assert "declined: the node config names no 'profile': a deployed site needs one" in log
+    assert "declined: the node config names no 'profile', but a deployed site needs one" in log
     log = (tmp_path / "spent" / "log").read_text()
     assert "declined: budget: the run does not fit into the remaining budget" in log
     account = Ledger(profile.parent / "ledger").account()

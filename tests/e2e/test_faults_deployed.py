@@ -51,7 +51,7 @@ SLOWLY = {"[budget]": "reply-after = 10.0\n\n[budget]"}
 """So that no more rounds go by than are needed, while a node comes back."""
 PAUSE = 120.0
 """Seconds for which a site stands still."""
-NO_REPLY, BROKE_OFF, FAILED = "no reply in time", "its work broke off", "failed"
+NO_REPLY, BROKE_OFF, FAILED = "no reply in time", "its work ended early", "failed"
 
 
 @dataclass
@@ -230,7 +230,7 @@ def test_who_kills_a_client_app_loses_that_round_alone(story: Story) -> None:
     assert broke_off(story.history(VICTIM)[number])
     assert number + 1 in story.accepted(VICTIM)
     (line, *_) = lines_with(story.federation.log(VICTIM), f"the work on round {number} broke off")
-    assert "its process was killed, or its disk was full; nothing of it left" in line
+    assert "because its process was killed or the disk was full; nothing of it left" in line
 
 
 def test_a_full_disk_releases_nothing_and_is_told(story: Story) -> None:

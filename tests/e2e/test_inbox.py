@@ -103,7 +103,7 @@ def test_a_run_ends_with_the_sites_whose_operators_approved(federation: Federati
         # The price and the reason stay where the operator is.
         assert EPSILON not in federation.log(site) + output
     assert "Dr. Who" not in output
-    assert "'sites': 1 nodes online are not listed" in output
+    assert "'sites': 1 online nodes are not listed" in output
     others = json.loads(federation.hdpfl_site(NOT_MEANT, "requests", "--json"))
     assert others == {"pending": [], "decided": []}
     report = federation.hdpfl("report", folder, "--out", "report.html")

@@ -66,7 +66,7 @@ def test_not_a_line_of_a_changed_app_runs(federation: Federation, tmp_path: Path
         assert not (federation.folder / "sites" / site / "flwr" / "apps").exists()
     (event,) = rounds_of(federation.home / "runs" / "changed")
     assert event["accepted"] == []
-    word = "app not loaded there: it may have approved another one"
+    word = "the app was not loaded at the site: it may have approved another app"
     assert event["rejected"] == {str(site): word for site in range(SITES)}
 
 

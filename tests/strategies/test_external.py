@@ -207,7 +207,7 @@ def test_it_has_settings_of_its_own_and_no_others(module: str) -> None:
     [
         ("no_such_module:Median", "there is no module 'no_such_module' in /"),
         ("own_median:Mean", "own_median.py has no class 'Mean'"),
-        ("own_median:NoStrategy", "is no subclass of"),
+        ("own_median:NoStrategy", "is not a subclass of"),
         ("broken_median:Median", "imports 'a_module_that_is_not_there'"),
         ("own_median:", "write 'module:Class'"),
         ("own-median:Median", "write 'module:Class'"),
@@ -254,11 +254,13 @@ def test_a_strategy_with_memory_has_no_found_rate(module: str, tmp_path: Path) -
     declared = base.updated(strategy=f"{module}:DeclaredMomentum")
     rates = check_strategy(declared.terms.strategy).with_rate(declared)
     assert rates.server.server_learning_rate != "found"
-    with pytest.raises(TermsError, match=r"needs updates of the round alone.*round_alone"):
+    with pytest.raises(TermsError, match=r"needs updates only of the same round.*round_alone"):
         run_in_process(declared.updated(server_learning_rate="found"), 3)
     assert len(run_in_process(declared, 3).rounds) == 4
     undeclared = base.updated(strategy=f"{module}:Momentum", run_id="undeclared")
-    with pytest.raises(StrategyError, match=rf"'{module}:Momentum' declares a weighted sum .* 2"):
+    with pytest.raises(
+        StrategyError, match=rf"'{module}:Momentum' declares that its update is a weighted sum .* 2"
+    ):
         run_in_process(undeclared, 3)
 
 
@@ -297,7 +299,7 @@ def test_the_command_fails_with_the_first_check(module: str, kind: str, failed: 
     lines = done.output.splitlines()
     checks = [line for line in lines if not line.startswith("without ")]
     assert len(checks) == 7
-    assert "without 'choice.kind': needs a strategy that asks for choices" in lines
+    assert "without 'choice.kind' (needs a strategy that asks for choices)" in lines
     assert (done.exit_code, [line for line in lines if line.startswith("FAILED")] == []) == (
         (1, False) if failed else (0, True)
     )

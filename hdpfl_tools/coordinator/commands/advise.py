@@ -25,35 +25,43 @@ if TYPE_CHECKING:
 
 def advise(  # noqa: PLR0913, PLR0917 - options of a command line
     run: Annotated[
-        Path, typer.Argument(metavar="RUN.TOML", help="A run config: what is learned, and asked.")
+        Path,
+        typer.Argument(metavar="RUN.TOML", help="A run config: it states the task and the terms."),
     ],
-    epsilons: Annotated[str, typer.Option(help="ε of each for the whole run: 0.5×4,8.")],
-    sites: Annotated[int, typer.Option(help="Sites.", min=0, max=100_000)] = 0,
-    records: Annotated[str, typer.Option(help="Records of each: 600, or 600×4,2000.")] = "",
+    epsilons: Annotated[
+        str, typer.Option(help="ε of each site for the whole run, such as 0.5×4,8.")
+    ],
+    sites: Annotated[int, typer.Option(help="Number of sites.", min=0, max=100_000)] = 0,
+    records: Annotated[
+        str, typer.Option(help="Records of each site, such as 600, or 600×4,2000.")
+    ] = "",
     first: Annotated[
         str,
         typer.Option(
             metavar="FOLDER",
-            help="In place of both: the run of a first message with a table (hdpfl statistics).",
+            help="Folder of a finished run with a first message and its table (hdpfl "
+            "statistics), in place of --sites and --records.",
         ),
     ] = "",
-    delta: Annotated[float, typer.Option(help="δ of each.")] = 1e-5,
+    delta: Annotated[float, typer.Option(help="δ of each site.")] = 1e-5,
     batch_sizes: Annotated[
-        str, typer.Option(help="Expected batch of each, as it is now: 64, or 64×4,128.")
+        str,
+        typer.Option(help=("Present expected batch size of each site, such as 64, or 64×4,128.")),
     ] = "64",
     most_rounds: Annotated[
-        int, typer.Option(help="Rounds that you can wait for.", min=1, max=100_000)
+        int, typer.Option(help="Most rounds that you can wait for.", min=1, max=100_000)
     ] = 40,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print both settings and what helps as JSON.")
+        bool, typer.Option("--json", help="Print both settings and the changes that help as JSON.")
     ] = False,
 ) -> None:
-    """Advise rounds, steps, batches, model and rate of a run, and the best changes.
+    """Advise on the rounds, steps, batches, model and rate of a run; name the best changes.
 
-    From the numbers that you type, or the noisy ones of a first message, and the task of the run
-    config: no record is read and no site asked. The signal-to-noise ratio compares settings; it is
-    no accuracy. Of a first message the accuracy of a constant answer is shown, which a model has to
-    beat; of one with a table of each class (by-label) also the bounds of the proposed run's.
+    The advice uses the task of the run config, and the numbers that you type or the noisy numbers
+    of a first message. The command reads no record and asks no site. The signal-to-noise ratio
+    compares settings; it is not an accuracy. With a first message the command also shows the
+    accuracy of a constant answer, which a model has to beat. If the message has a table of each
+    class (by-label), the command also shows bounds on the accuracy of the proposed run.
     """
     search_here()
     config = RunConfig.load(run, apart=("resume-from",))
@@ -66,7 +74,10 @@ def advise(  # noqa: PLR0913, PLR0917 - options of a command line
         sites, records, lines = counts_of(first)
         facts = facts_in(run_folder(first))
     if not sites or not records:
-        raise TermsError("give --sites and --records, or --first with the run of a first message")
+        raise TermsError(
+            "give --sites and --records, or give --first with the folder of the "
+            "run of a first message"
+        )
     with waiting("noise of each site"):
         from hdpfl_flower.data.run_task import task_for
         from hdpfl_tools.coordinator.reports.advice import asked_setting, helps, propose
@@ -98,9 +109,10 @@ def _expected(config: RunConfig, setting: RunSetting, facts: dict[str, Any]) -> 
 
 def _accuracy_line(expected: Expected) -> str:
     return (
-        f"# expected accuracy: {100 * expected.least:.0f} to {100 * expected.most:.0f} %: the best "
-        f"column alone ({expected.column}) without noise, and runs with this noise on made-up "
-        "records whose columns are independent in each class"
+        f"# expected accuracy: {100 * expected.least:.0f} to {100 * expected.most:.0f} %. The "
+        f"lower bound is the best single column ({expected.column}) without noise; the upper "
+        "bound is the mean of runs with this noise on made-up records whose columns are "
+        "independent in each class"
     )
 
 
@@ -121,12 +133,12 @@ def _facts(setting: RunSetting) -> dict[str, Any]:
 def _show(asked: RunSetting, proposal: RunSetting, changes: Sequence[Help]) -> None:
     asked_cells, proposed_cells = _cells(asked), _cells(proposal)
     rows = [(name, cell, proposed_cells[name]) for name, cell in asked_cells.items()]
-    title = "Predicted signal to noise of the aggregate"
+    title = "Predicted signal-to-noise ratio of the aggregate"
     console.print(make_table(title, ("", "asked", "proposed"), rows))
     if changes:
-        show_line("What would help most, by the predicted ratio of the run:")
+        show_line("These changes raise the predicted ratio of the run the most:")
     else:
-        show_line("Nothing would raise the ratio: the run has no noise.")
+        show_line("No change can raise the ratio, because the run has no noise.")
     for number, change in enumerate(changes, 1):
         show_line(f"{number:2}. × {change.gain:.2f}  {change.what}")
 
@@ -138,9 +150,9 @@ def _cells(setting: RunSetting) -> dict[str, str]:
         "local steps a round": _counted(setting.steps),
         "batch size": _counted([site.batch_size for site in setting.sites]),
         "model": setting.model,
-        "numbers in it": f"{setting.size:,}",
-        "signal to noise, a round": f"{setting.of_round:.3g}",
-        "signal to noise, the run": f"{setting.of_run:.3g}",
+        "numbers in the model": f"{setting.size:,}",
+        "signal to noise of a round": f"{setting.of_round:.3g}",
+        "signal to noise of the run": f"{setting.of_run:.3g}",
     }
 
 
@@ -157,14 +169,18 @@ def _lines(proposal: RunSetting) -> Iterator[str]:
     batches = [site.batch_size for site in proposal.sites]
     same = len(set(batches)) == 1
     text = f"{batches[0]}" if same else "each:" + ":".join(map(str, batches))
-    yield "# lines of the run config"
+    yield "# lines for the run config"
     yield f"rounds = {proposal.rounds}"
     if proposal.noise_terms:
         permission = SOURCES[str(proposal.noise_terms["noise"])].permission
-        yield f"# sites allow this noise by {permission}, and may have to exchange keys"
+        yield (
+            f"# a site allows this noise with {permission}, and its sites may have to exchange keys"
+        )
         yield from (f"{key} = {as_toml(value)}" for key, value in proposal.noise_terms.items())
     else:
         yield f"local-steps = {proposal.steps[0]}"
     yield f'model = "{proposal.model}"'
     yield 'learning-rate = "auto"'
-    yield f'batch-sizes = "{text}"  # in a simulation; a site sets training.batch-size itself'
+    yield (
+        f'batch-sizes = "{text}"  # only in a simulation: a site sets its own training.batch-size'
+    )

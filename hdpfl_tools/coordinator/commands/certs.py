@@ -21,24 +21,29 @@ _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def certs(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make, or to add to.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder to make, or to add to.")
+    ],
     host: Annotated[
         list[str],
-        typer.Option(help="A name or address by which sites call the server; may be repeated."),
+        typer.Option(
+            help=("A DNS name or address by which sites call the server; may be repeated.")
+        ),
     ] = [],  # noqa: B006
     site: Annotated[list[str], typer.Option(help="A site's name; may be repeated.")] = [],  # noqa: B006
     renew: Annotated[
         bool,
         typer.Option(
-            "--renew", help="Sign a new server certificate, with the names so far and each --host."
+            "--renew",
+            help=("Sign a new server certificate with its present names and each --host."),
         ),
     ] = False,
 ) -> None:
     """Make a CA, the server's certificate and a key pair for each site.
 
-    Nothing is ever overwritten; on a folder made before, sites are added. With --renew the same CA
-    signs a new server certificate, the former one and its key kept as server.crt.old and
-    server.key.old; sites change nothing.
+    The command never overwrites a file. In a folder that it made before, it adds sites. With
+    --renew the same CA signs a new server certificate. The former certificate and its key stay as
+    server.crt.old and server.key.old, and the sites change nothing.
     """
     sites = folder / "sites"
     _check_names(sites, site)
@@ -68,8 +73,8 @@ def _check_names(sites: Path, names: list[str]) -> None:
     for name in names:
         if not _SITE_NAME.fullmatch(name) or name.endswith(".pub"):
             raise DeploymentError(
-                f"'--site {name}' may hold letters, digits, '-', '_' and '.', and starts with a "
-                "letter or a digit"
+                f"'--site {name}' may hold only letters, digits, '-', '_' and '.', and must "
+                "start with a letter or a digit"
             )
         if names.count(name) > 1:
             raise DeploymentError(f"'--site {name}' is given twice; name each site once")
@@ -88,7 +93,7 @@ def _renewed(folder: Path, hosts: list[str]) -> dict[Path, bytes]:
     missing = [name for name in ("ca.key", "server.crt") if not (folder / name).exists()]
     if missing:
         raise DeploymentError(
-            f"{folder} holds no {missing[0]}; bring it back, as 'hdpfl certs' made it"
+            f"{folder} has no {missing[0]}; bring back the file that 'hdpfl certs' made"
         )
     names = [*hosts_of((folder / "server.crt").read_bytes()), *hosts]
     pair = renew_server((folder / "ca.key").read_bytes(), names)
@@ -118,13 +123,14 @@ def _authority_files(folder: Path, hosts: list[str]) -> dict[Path, bytes]:
     if len(present) < len(AUTHORITY):
         missing = ", ".join(name for name in AUTHORITY if name not in present)
         raise DeploymentError(
-            f"{folder} holds a part of a set, without {missing}; restore it, or name another folder"
+            f"{folder} holds only a part of a set: {missing} is missing; restore it, or name "
+            "another folder"
         )
     missing_names = missing_hosts((folder / "server.crt").read_bytes(), hosts)
     if missing_names:
         raise DeploymentError(
-            f"the certificate in {folder} does not name {', '.join(missing_names)}, and is not "
-            "overwritten; add --renew"
+            f"the certificate in {folder} does not name {', '.join(missing_names)}, and it is "
+            "not overwritten; add --renew"
         )
     return {}
 
@@ -151,10 +157,14 @@ def _write_new(path: Path, content: bytes) -> None:
 
 def _tell(folder: Path, written: list[str], sites: list[str]) -> None:
     if "ca.crt" in written:
-        typer.echo(f"{folder}/ca.crt: for every caller of the server")
+        typer.echo(f"{folder}/ca.crt: give it to everyone who calls the server")
     if written:
-        typer.echo(f"{folder}/server.crt, server.key: for the SuperLink alone")
+        typer.echo(f"{folder}/server.crt, server.key: give them only to the SuperLink")
     if "ca.key" in written:
-        typer.echo(f"{folder}/ca.key: signs the next server certificate; keep it off the network")
+        typer.echo(
+            f"{folder}/ca.key: it signs the next server certificate; keep it off the network"
+        )
     for name in sites:
-        typer.echo(f"{folder}/sites/{name}: for site {name} alone; {name}.pub registers it")
+        typer.echo(
+            f"{folder}/sites/{name}: give it only to the site {name}; {name}.pub registers the site"
+        )

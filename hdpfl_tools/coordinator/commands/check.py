@@ -31,33 +31,38 @@ def check(
         str,
         typer.Argument(
             metavar="RUN.TOML|STRATEGY",
-            help="A run config; or a strategy of the table, or module:Class of your own.",
+            help="A run config; or a strategy by its name, or your own as module:Class.",
         ),
     ],
     set_: Annotated[
         list[str],
-        typer.Option("--set", help="KEY=VALUE of the run that a strategy is checked for."),
+        typer.Option("--set", help="KEY=VALUE of the run for which a strategy is checked."),
     ] = [],  # noqa: B006
     to: Annotated[
         Path | None,
         typer.Option(
-            "--to", "--out", help="Write the run config as one file, with its schema, for flwr run."
+            "--to", "--out", help=("Write the run config and its schema as one file for flwr run.")
         ),
     ] = None,
-    app: Annotated[Path, typer.Option(help="The app's folder, as for flwr run.")] = Path(),
+    app: Annotated[Path, typer.Option(help="The folder of the app, as for flwr run.")] = Path(),
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print check and fault as JSON; no fault: it passed.")
+        bool,
+        typer.Option(
+            "--json",
+            help="Print the checks and faults as JSON; an empty fault means that the check passed.",
+        ),
     ] = False,
 ) -> None:
-    """Check a run config before flwr run, or a strategy by its contract; exit 1 at a fault.
+    """Check a run config before flwr run, or a strategy against its contract; exit 1 at a fault.
 
-    Of a run config, the message names the key and the remedy, where flwr run says '[code: 15]'.
+    For a fault in a run config the message names the key and the remedy, where flwr run prints
+    only a code.
     """
     search_here()
     faults = {what: ""}
     if what.endswith(".toml"):
         if set_:
-            raise TermsError("--set: it is for a strategy; write the key into the run config")
+            raise TermsError("--set is only for a strategy; write the key into the run config")
         _check_run(Path(what), app)
         if to is not None:
             replace_file(to, as_one_file(Path(what)).encode(), mode=0o644)
@@ -67,7 +72,7 @@ def check(
                 show_line(line)
     else:
         if to is not None:
-            raise TermsError("--to: it is for a run config; a strategy has no file to write")
+            raise TermsError("--to is only for a run config; a strategy has no file to write")
         faults = _faults_of(what, _keys_of(what, set_), quiet=as_json)
     if as_json:
         show_json(faults)
@@ -104,8 +109,9 @@ def _paths_in(path: Path) -> Iterator[str]:
     for key, named in named_paths(given).items():
         if not expanded(named).is_absolute():
             yield (
-                f"note    '{key}' is a path from this file's folder, in which flwr run does not "
-                f"read it; the whole in one file: hdpfl check {path} --to SENT.toml"
+                f"note    '{key}' is a path from the folder of this file, and flwr run does not "
+                f"read it there; write all of it into one file with: hdpfl check {path} --to "
+                "SENT.toml"
             )
 
 
@@ -151,4 +157,4 @@ def _missing(keys: Mapping[str, object]) -> Iterator[str]:
     for name, words in PROPERTIES.items():
         without = [option for option, needs in options() if name in needs]
         if not getattr(offers, name):
-            yield f"without {', '.join(without)}: needs {words.needed}"
+            yield f"without {', '.join(without)} (needs {words.needed})"

@@ -42,24 +42,30 @@ if TYPE_CHECKING:
 @shown_to_its_author()
 def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     strategies: Annotated[
-        str, typer.Option(help="Names, or module:Class of your own, with commas between.")
+        str,
+        typer.Option(help=("Names of strategies with commas between; your own are module:Class.")),
     ] = "fedavg,robust-hdp,mmse,oracle",
     clients: Annotated[
-        int, typer.Option(help="Simulated sites; with --tables one a table.", min=1)
+        int,
+        typer.Option(
+            help=("Number of simulated sites; with --tables there is one site per table."), min=1
+        ),
     ] = 13,
     seeds: Annotated[
-        int, typer.Option(help="Runs of each strategy, each with its own seed.", min=1)
+        int, typer.Option(help="Runs of each strategy; each run has its own seed.", min=1)
     ] = 3,
     dataset: Annotated[
         str | None, typer.Option(help="A named data set, or one of your own.")
     ] = None,
     schema: Annotated[
-        str | None, typer.Option(help="Schema of --tables, FILE.toml or a built-in one.")
+        str | None, typer.Option(help="Schema of --tables: FILE.toml or a built-in one.")
     ] = None,
     tables: Annotated[
         str | None,
         typer.Option(
-            help="A table a site, with commas between: a CSV or Parquet file, or a site's profile."
+            help=(
+                "One table per site, with commas between: CSV or Parquet files, or sites' profiles."
+            )
         ),
     ] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder of the named data sets.")] = None,
@@ -67,76 +73,90 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
         str | None, typer.Option(help="logreg, mlp:WIDTH, cnn, resnet18 or module:function.")
     ] = None,
     partition: Annotated[
-        str | None, typer.Option(help="How the sites share the records: iid, natural, …")
+        str | None, typer.Option(help=("How the records are split over the sites: iid, natural, …"))
     ] = None,
     groups: Annotated[
-        str | None, typer.Option(help="Groups of sites with different data: KIND:SIZE:SIZE…")
+        str | None, typer.Option(help="Groups of sites whose data differ: KIND:SIZE:SIZE…")
     ] = None,
     epsilons: Annotated[
-        str | None, typer.Option(help="The sites' ε: one, a list, uniform:LOW:HIGH, …")
+        str | None, typer.Option(help="The sites' ε: one number, a list, uniform:LOW:HIGH, …")
     ] = None,
     opt_out: Annotated[
         float | None, typer.Option(help="Share of the sites that opt out of privacy.", min=0, max=1)
     ] = None,
     batch_sizes: Annotated[
-        str | None, typer.Option(help="Expected batch sizes to draw from, a list.")
+        str | None,
+        typer.Option(help=("List of expected batch sizes from which each site draws one.")),
     ] = None,
     delta: Annotated[float | None, typer.Option(help="The sites' δ.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     local_epochs: Annotated[
-        int | None, typer.Option(help="Passes over a site's records a round.")
+        int | None, typer.Option(help="Passes over a site's records in each round.")
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Of the sites' steps.")] = None,
-    clip_norm: Annotated[float | None, typer.Option(help="Bound of a record's gradient.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Learning rate of the sites' steps.")
+    ] = None,
+    clip_norm: Annotated[float | None, typer.Option(help="Bound on a record's gradient.")] = None,
     seed: Annotated[int | None, typer.Option(help="The first seed.")] = None,
     terms: Annotated[
         Path | None,
-        typer.Option("--terms", "--run-config", help="TOML file of run config keys to start from."),
+        typer.Option(
+            "--terms", "--run-config", help="TOML file with run config keys to start from."
+        ),
     ] = None,
-    set_: Annotated[list[str], typer.Option("--set", help="KEY=VALUE, any run config key.")] = [],  # noqa: B006
+    set_: Annotated[
+        list[str], typer.Option("--set", help="KEY=VALUE for any run config key.")
+    ] = [],  # noqa: B006
     stack: Annotated[
         bool | None, typer.Option("--stack", help="Train the clients of logreg and mlp together.")
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Runs at a time; 0: a core each.", min=0)] = 0,
+    jobs: Annotated[
+        int, typer.Option(help="Number of runs at a time; 0: one per core.", min=0)
+    ] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="Store each run after every round; reuse finished runs in --out, and "
-            "resume the rest.",
+            help="Store each run after every round; reuse the finished runs in --out and "
+            "resume the others.",
         ),
     ] = False,
     noise: Annotated[
         str | None,
-        typer.Option(help="Sources of noise, with commas between, such as records,shared."),
+        typer.Option(help="Sources of noise with commas between, such as records,shared."),
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(help="Row that the others' paired differences are to; default: the first."),
+        typer.Option(
+            help=(
+                "Row with which the other rows are compared seed by seed; default: the first row."
+            )
+        ),
     ] = None,
     rates: Annotated[
         str | None,
         typer.Option(
-            help="Learning rates with commas between: each row takes its best, on other seeds."
+            help="Learning rates with commas between; each row takes its best one, found on "
+            "other seeds."
         ),
     ] = None,
     csv: Annotated[
         Path | None,
-        typer.Option(help="Write every measure of every run and round to this CSV, too."),
+        typer.Option(help="Also write every measure of every run and round to this CSV file."),
     ] = None,
     latex: Annotated[
-        Path | None, typer.Option(help="Write the tables to this LaTeX file, too.")
+        Path | None, typer.Option(help="Also write the tables to this LaTeX file.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print comparison.json in place of tables.")
     ] = False,
 ) -> None:
-    """Compare strategies in process: a table of mean ± sd, JSON and a picture.
+    """Compare strategies in one process; write a table of mean ± sd, JSON and a picture.
 
-    With the same seed every strategy sees the same sites, budgets, batches and noise. Keys that are
-    not given keep the defaults of the run config. After a change of your own code, name another
-    --out: --resume takes finished runs as they are.
+    With the same seed every strategy sees the same sites, budgets, batches and noise. Keys that
+    you do not give keep the defaults of the run config. After you change your own code, name
+    another --out, because --resume reuses finished runs as they are.
     """
     with waiting("imports and checks"):  # a second or two, before the first round
         from hdpfl_tools.simulation.in_process.comparison import Comparison
@@ -168,7 +188,7 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
         search_here()
         names = items(strategies)
         if not names:
-            raise TermsError("--strategies names no strategy; write such as fedavg,mmse")
+            raise TermsError("--strategies names no strategy; write names such as fedavg,mmse")
         chosen = {name: check_strategy(name) for name in names}
         config = _config_of(given, terms, assigned(set_, chosen.values()), opt_out)
         folder = out or _new_folder()
@@ -277,10 +297,15 @@ def _take_tables(
 
     names = items(tables)
     if not schema or not names:
-        raise TermsError("--schema and --tables go together: --schema S.toml --tables a.csv,b.csv")
+        raise TermsError(
+            "--schema and --tables need each other: --schema S.toml --tables a.csv,b.csv"
+        )
     for key in ("dataset", "partition", "task.kind", "schema"):
         if config.get(key, "") not in ("", "site" if key == "dataset" else "natural"):
-            raise TermsError(f"'{key}' is said by --tables, a site a table; leave one of them out")
+            raise TermsError(
+                f"--tables already sets '{key}', because each table is one site; "
+                "leave one of them out"
+            )
     text = schema_text(str(with_files({"schema": schema}, Path.cwd())["schema"]))
     sources = table_sources(names, Path.cwd(), text, load_profile)
     copy = folder.absolute() / "tables.npz"
@@ -296,8 +321,8 @@ def _take_tables(
 
 def _show_remedy(done: int, of: int, folder: Path) -> None:
     typer.echo(
-        f"{done} of {of} runs are finished; to keep them and resume, call the same command with "
-        f"--resume --out {folder}",
+        f"{done} of {of} runs are finished; to keep them and resume the others, repeat the "
+        f"command with --resume --out {folder}",
         err=True,
     )
 
@@ -305,7 +330,7 @@ def _show_remedy(done: int, of: int, folder: Path) -> None:
 def _baseline(against: str | None, rows: Sequence[str]) -> str:
     """Return the row that differences are to; raises ``TermsError`` for a row that is none."""
     if against is not None and against not in rows:
-        raise TermsError(f"--against: '{against}' is no row; choose one of {', '.join(rows)}")
+        raise TermsError(f"--against: there is no row '{against}'; choose one of {', '.join(rows)}")
     return against or rows[0]
 
 
@@ -324,7 +349,7 @@ def _grid(rates: str | None, base: RunConfig) -> tuple[float, ...]:
     except ValidationError:
         raise TermsError("--rates: write positive numbers with commas, such as 0.1,0.3") from None
     if not grid or not base.rate_is_open:
-        raise TermsError("--rates: name at least one rate, and leave 'learning-rate' out")
+        raise TermsError("--rates: name at least one rate, and leave out 'learning-rate'")
     return grid
 
 
@@ -384,7 +409,7 @@ def _show_all(shown: Shown, latex: Path | None, as_json: bool) -> None:
     written = "comparison.json" if no_picture else "comparison.json and comparison.png"
     show_line(f"{folder}/{written}")
     if no_picture:
-        show_line(f"no picture: {no_picture}")
+        show_line(f"there is no picture: {no_picture}")
     runs = {job.key[0]: folder / job.terms.run_id for job in reversed(shown.jobs)}
     if promises := read_promises({name: runs[name] for name in comparison.names}):
         promised, about = promises_table(comparison.config, comparison.num_sites, promises)
@@ -445,8 +470,8 @@ def _rate_lines(shown: Shown) -> Iterator[str]:
             yield f"{name}: {rates_line(config.as_config())}"
     if len(rules) > 1:
         yield (
-            "warning: the server finds the rate of some rows and others have a fixed one, so that "
-            "rows differ by their rates, too; --rates 0.03,0.1,0.3,1 tunes each of them"
+            "warning: the server finds the rate of some rows, and other rows have a fixed "
+            "rate, so their rates differ too; --rates 0.03,0.1,0.3,1 tunes the rate of each row"
         )
 
 

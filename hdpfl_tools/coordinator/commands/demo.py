@@ -33,10 +33,10 @@ def demo(
         bool, typer.Option("--json", help="Print comparison.json in place of tables.")
     ] = False,
 ) -> None:
-    """Train on scikit-learn's digits at 13 sites, each with its own ε, in process.
+    """Train on scikit-learn's digits at 13 simulated sites, each with its own ε, in one process.
 
-    Shows the worth of joining to each site, and that the server can weigh sites by their noise,
-    which no site discloses.
+    The demo shows what each site gains by joining. It also shows that the server can weigh the
+    sites by their noise, which no site discloses.
     """
     from hdpfl_tools.simulation.in_process.comparison import Comparison, RunJob, compare, jobs_of
 
@@ -58,19 +58,19 @@ def demo(
     console.print(_table(joined, comparison, alone))
     means = {name: comparison.last(name, "accuracy").mean() for name in STRATEGIES}
     console.print(
-        f"FedAvg {means['fedavg']:.3f}, MMSE averaging {means['mmse']:.3f}, "
-        f"oracle (receives the noise) {means['oracle']:.3f}"
-        f"   (test accuracy after {config.terms.rounds} rounds, mean of {SEEDS} seeds)"
+        f"FedAvg {means['fedavg']:.3f}, MMSE averaging {means['mmse']:.3f}, oracle (it receives "
+        f"the noise) {means['oracle']:.3f}   (test accuracy after {config.terms.rounds} rounds, "
+        f"mean of {SEEDS} seeds)"
     )
     if why := why_no_picture():
-        show_line(f"no picture: {why}")
+        show_line(f"there is no picture: {why}")
     else:
         picture = folder / "demo.png"
         curves = {name: comparison.metric(name) for name in STRATEGIES}
         estimated, true = (_mean(comparison, name, "noise_std") for name in ("mmse", "oracle"))
         plot_demo(curves, estimated, true, picture)
         show_line(f"picture: {picture}")
-    show_line(f"everything else: {folder}")
+    show_line(f"all other results: {folder}")
 
 
 def _alone(config: RunConfig, site: int, tick: OnRound) -> float:
@@ -111,11 +111,14 @@ def _table(joined: RunJob, comparison: Comparison, alone: list[float]) -> Table:
         accuracies = (f"{alone[site]:.3f}", f"{together:.3f}")
         rows.append((str(site), *budget, f"{weights[site]:.4f}", *accuracies))
     better = ", ".join(str(site) for site in range(SITES) if alone[site] > together) or "none"
-    title = f"What joining is worth (MMSE averaging, first seed); better off alone: {better}"
+    title = (
+        "What each site gains by joining (MMSE averaging, first seed). Sites that are "
+        f"better off alone: {better}"
+    )
     head = ("site", "ε", "spent", "batch", "weight", "own model", "joined")
     table = make_table(title, head, rows, words=())
     table.caption = (
-        "The ε column is here because this is a demo: the server sees no ε, and nothing a seeded "
-        "simulation does is private."
+        "Only this demo shows the column ε: the server never sees an ε. A simulation with a "
+        "seed protects nothing."
     )
     return table

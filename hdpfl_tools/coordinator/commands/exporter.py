@@ -22,36 +22,42 @@ READABLE = 0o644
 
 
 def exporter(  # noqa: PLR0913, PLR0917 - options of a command line
-    runs_dir: Annotated[Path | None, typer.Option(help="Default: $HDPFL_HOME/runs.")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = (
-        COORDINATOR_PORT
-    ),
+    runs_dir: Annotated[
+        Path | None, typer.Option(help="The folder of the runs; default: $HDPFL_HOME/runs.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="The port to listen at; 0: any free port.", min=0, max=65535)
+    ] = (COORDINATOR_PORT),
     name: Annotated[
-        list[str] | None, typer.Option(help="Name of this machine to be asked by; repeatable.")
+        list[str] | None,
+        typer.Option(help="A name by which this machine may be asked; may be repeated."),
     ] = None,
     watch: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Show this certificate's end, or the size of this file, such as the SuperLink's "
-            "database, and the room left; repeatable."
+            help="Show when this certificate ends, or the size of this file (such as the "
+            "SuperLink's database) and the free space; may be repeated."
         ),
     ] = None,
-    newest: Annotated[int, typer.Option(help="Runs to show.", min=1)] = NEWEST,
+    newest: Annotated[int, typer.Option(help="Number of newest runs to show.", min=1)] = NEWEST,
     textfile: Annotated[
-        Path | None, typer.Option(help="Write this .prom file once, and listen nowhere.")
+        Path | None, typer.Option(help="Write this .prom file once, and do not listen.")
     ] = None,
     every: Annotated[
-        float, typer.Option(help="With --textfile: again after these seconds; 0: once.", min=0)
+        float,
+        typer.Option(
+            help=("With --textfile: write it again every so many seconds; 0: write it once."), min=0
+        ),
     ] = 0.0,
     history: Annotated[
-        str, typer.Option(help="Print every round of this run, for promtool, and end.")
+        str, typer.Option(help="Print every round of this run for promtool, and end.")
     ] = "",
 ) -> None:
     """Show the newest runs to Prometheus, from their journals.
 
-    Runs in progress and finished ones, for as long as it is up: one process, whatever the number of
-    runs. No ε is shown: budgets are the sites' own. To load a run that is over:
+    One process shows all runs, in progress and finished, for as long as it is up. It shows no ε,
+    because the budgets belong to the sites. To load a finished run, call:
     hdpfl exporter --history RUN > run.om, then promtool tsdb create-blocks-from openmetrics run.om
     DATA.
     """
@@ -62,7 +68,9 @@ def exporter(  # noqa: PLR0913, PLR0917 - options of a command line
         sys.stdout.write(Exporter("coordinator", lambda: readings).openmetrics().decode())
         return
     if not folder.is_dir():
-        raise DataError(f"there is no folder {folder}; name that of the runs with '--runs-dir'")
+        raise DataError(
+            f"there is no folder {folder}; name the folder of the runs with '--runs-dir'"
+        )
     follower = RunFollower(folder, newest)
     watched = [folder, *(watch or ())]
     exposition = Exporter(
@@ -74,5 +82,5 @@ def exporter(  # noqa: PLR0913, PLR0917 - options of a command line
     serve_until_ended(
         exposition,
         Address(host, port, names=tuple(name or ())),
-        lambda url: show_line(f"listening at {url}; the runs lie in {folder}"),
+        lambda url: show_line(f"listening at {url}; the runs are in {folder}"),
     )

@@ -20,32 +20,38 @@ from hdpfl_tools.shell.invitation import APP, CA, MORE, SUFFIX, TERMS, Invitatio
 
 def invite(
     site: Annotated[str, typer.Argument(help="The name under which the site is registered.")],
-    address: Annotated[str, typer.Option(metavar="HOST:PORT", help="By which sites call.")],
-    app: Annotated[Path, typer.Option(metavar="APP.fab", help="Of flwr build.")],
-    terms: Annotated[
-        Path, typer.Option("--terms", "--run-config", help="The public terms of the run to come.")
+    address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="The address at which sites call the server.")
     ],
-    certs: Annotated[Path, typer.Option(metavar="DIR", help="Folder of hdpfl certs.")] = Path(
-        "certs"
-    ),
+    app: Annotated[Path, typer.Option(metavar="APP.fab", help="The bundle that flwr build wrote.")],
+    terms: Annotated[
+        Path, typer.Option("--terms", "--run-config", help="The public terms of the planned run.")
+    ],
+    certs: Annotated[
+        Path, typer.Option(metavar="DIR", help="The folder that hdpfl certs made.")
+    ] = Path("certs"),
     with_: Annotated[
         list[Path],
-        typer.Option("--with", help="Another public file, such as a site's key; may be repeated."),
+        typer.Option(
+            "--with", help=("Another public file to add, such as a site's key; may be repeated.")
+        ),
     ] = [],  # noqa: B006
     to: Annotated[
-        Path | None, typer.Option("--to", "--out", help="File to write; default: SITE.invitation.")
+        Path | None,
+        typer.Option("--to", "--out", help="The file to write; default: SITE.invitation."),
     ] = None,
 ) -> None:
-    """Write a signed file by which a site joins: address, CA, app, terms, other public files.
+    """Write a signed file with which a site joins: address, CA, app, terms and other public files.
 
-    Nothing in it is secret. The site checks it and makes its own key by: hdpfl-site join FILE.
+    Nothing in the file is secret. The site checks the file and makes its own key with:
+    hdpfl-site join FILE.
     """
     config = RunConfig.load(terms)
     host = address.rpartition(":")[0].strip("[]")
     if host not in hosts_of(_read(certs / "server.crt")):
         raise DeploymentError(
-            f"--address: the server's certificate does not name '{host}'; call it by a name that "
-            f"it has, or add one: hdpfl certs {certs} --host {host} --renew"
+            f"--address: the server's certificate does not name '{host}'; use a name that is in "
+            f"it, or add this one: hdpfl certs {certs} --host {host} --renew"
         )
     text = as_one_file(terms)
     files = {
@@ -59,14 +65,17 @@ def invite(
     content = invitation.signed(_read(certs / "ca.key"))
     path = to or Path(f"{site}{SUFFIX}")
     if path.exists():
-        raise DeploymentError(f"{path} exists already; name another file by --to")
+        raise DeploymentError(f"{path} exists already; name another file with --to")
     replace_file(path, content, mode=0o644)
-    typer.echo(f"{path}: send it to {site}, which calls: hdpfl-site join {shlex.quote(path.name)}")
-    typer.echo(f"to read out on the telephone: {spoken(invitation.fingerprint)}")
+    typer.echo(
+        f"{path}: send it to {site}, where the operator calls: hdpfl-site join "
+        f"{shlex.quote(path.name)}"
+    )
+    typer.echo(f"read this out on the telephone: {spoken(invitation.fingerprint)}")
     read = tomllib.loads(text)
     for key in ("start", "backbone.weights"):
         if str(read.get(key, "")).startswith("sha256:"):
-            typer.echo(f"send beside it the file of weights that '{key}' names")
+            typer.echo(f"also send the file of weights that '{key}' names")
 
 
 def _read(path: Path) -> bytes:

@@ -28,15 +28,16 @@ class ListedKind(StrEnum):
 
 def list_names(
     kind: Annotated[
-        ListedKind | None, typer.Argument(help="One kind; without it all.", show_default=False)
+        ListedKind | None,
+        typer.Argument(help="One kind; without it, all kinds.", show_default=False),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print name and meaning as JSON.")
+        bool, typer.Option("--json", help="Print names and meanings as JSON.")
     ] = False,
 ) -> None:
     """List strategies, parts after a +, models, data sets, guards and studies.
 
-    Your own are named module:Class (a strategy) or module:function (a model).
+    Name your own strategy module:Class and your own model module:function.
     """
     listed = {name.value: _NAMES[name]() for name in ([kind] if kind else ListedKind)}
     if as_json:
@@ -94,8 +95,10 @@ def in_words(task: Task) -> str:
 
 def _guards() -> dict[str, str]:
     return {
-        "cap": "refuses updates that are proven forged, and caps each site's share of the step",
-        "content": "judges the class rows of an update by public records",
+        "cap": (
+            "refuses updates that are proven to be forged, and caps each site's share of the step"
+        ),
+        "content": "judges the class rows of an update with public records",
     }
 
 

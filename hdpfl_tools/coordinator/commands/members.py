@@ -15,12 +15,15 @@ from hdpfl_flower.shared_noise.peers import read_peer
 
 def members(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE…", help="Sites' files of 'peers show --to'.")
+        list[Path],
+        typer.Argument(
+            metavar="FILE…", help="The files that the sites wrote with 'peers show --to'."
+        ),
     ],
 ) -> None:
-    """Print the line 'members' of a run config, from the sites' files.
+    """Print the line 'members' of a run config from the sites' files.
 
-    A name in it is the one under which the site's node is registered.
+    The line names each site as its node is registered.
     """
     peers = [read_peer(file) for file in files]
     try:

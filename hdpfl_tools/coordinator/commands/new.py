@@ -12,33 +12,32 @@ from hdpfl_tools.coordinator.progress import show_line
 
 def new(
     folder: Annotated[
-        Path, typer.Argument(metavar="NAME", help="The project's name, or a path that ends in it.")
+        Path,
+        typer.Argument(metavar="NAME", help="The project's name, or a path that ends in its name."),
     ],
     backbone: Annotated[
         bool,
-        typer.Option("--backbone", help="With a frozen network from a file of public weights."),
+        typer.Option("--backbone", help="Use a frozen network from a file of public weights."),
     ] = False,
     renew: Annotated[
         bool,
-        typer.Option(
-            "--renew", help="Replace the copy of the app in a project that is there, and no more."
-        ),
+        typer.Option("--renew", help="Replace only the copy of the app in an existing project."),
     ] = False,
     only: Annotated[
         bool,
         typer.Option(
             "--only",
-            help="Leave out of the app the kinds that the project's run.toml does not name: less "
-            "code for a site to read.",
+            help="Leave out of the app the kinds that the project's run.toml does not name, so "
+            "that a site has less code to read.",
         ),
     ] = False,
 ) -> None:
-    """Write a project: data, model or backbone, strategy, tests, and the app to approve."""
+    """Write a project: data, model or backbone, strategy, tests, and the app that sites approve."""
     from hdpfl_tools.coordinator.project import renew_app, write_project
 
     if renew:
         renew_app(folder, only=only)
-        show_line(f"{folder}: the app is a copy of what is installed here")
+        show_line(f"{folder}: its app is a copy of the installed one")
         return
     package, network = (
         write_project(folder, backbone=backbone, only=only),

@@ -47,7 +47,7 @@ def promises_table(
         for name, facts in promises.items()
         for number, row in enumerate(_rows(facts, epsilons))
     ]
-    title = f"Promises by site (δ {terms.delta:g}, seed {drawn.seed})"
+    title = f"Promises to the sites (δ {terms.delta:g}, seed {drawn.seed})"
     head = ("strategy", "ε", "sites", "promise")
     table = make_table(title, head, rows, words=("strategy", "promise"))
     first = next(iter(promises.values()))
@@ -56,8 +56,11 @@ def promises_table(
         f"trust: {first['trust']}",
     ]
     if terms.calibration != "pld":
-        lines.append("the ε are nominal: their noise is by a paper's formula, not by an accountant")
-    lines.append("a simulation's noise is seeded, without protection; real sites would have this")
+        lines.append("these ε are nominal: a paper's formula sets their noise, not an accountant")
+    lines.append(
+        "the noise of a simulation comes from a seed and protects nothing; real sites "
+        "would have this"
+    )
     return table, lines
 
 

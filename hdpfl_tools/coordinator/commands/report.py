@@ -15,26 +15,30 @@ from hdpfl_tools.coordinator.progress import show_line
 def report(
     run: Annotated[
         str,
-        typer.Argument(help="A run's folder or its id under runs-dir; or a comparison's folder."),
+        typer.Argument(
+            help=("The folder of a run, its id under runs-dir, or the folder of a comparison.")
+        ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The page; default: report.html in its folder.")
+        Path | None, typer.Option(help="The page to write; default: report.html in that folder.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a page that exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing page.")] = False,
     tensorboard: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write TensorBoard's files; the run is a folder in DIR."),
+        typer.Option(
+            metavar="DIR", help="Write files for TensorBoard; the run is a folder in DIR."
+        ),
     ] = None,
     mlflow: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write to MLflow's store in DIR, experiment hdpfl."),
+        typer.Option(metavar="DIR", help="Write to the MLflow store in DIR, as experiment hdpfl."),
     ] = None,
 ) -> None:
-    """Write an HTML page about a run: results, figures, sites, terms, versions.
+    """Write an HTML page about a run: results, figures, sites, terms and versions.
 
-    Of a comparison's folder the page has each strategy's results and the picture. With
-    --tensorboard or --mlflow a run's terms and the measures of each round are written there
-    instead, and the page only with --out.
+    For the folder of a comparison the page has the results of each strategy and the picture. With
+    --tensorboard or --mlflow the command writes the run's terms and the measures of each round
+    there; it then writes the page only with --out.
     """
     from hdpfl_tools.coordinator.reports.comparison_page import (
         is_comparison,
@@ -67,7 +71,7 @@ def _to_trackers(folder: Path, tensorboard: Path | None, mlflow: Path | None) ->
     events = read_journal(folder / "journal.jsonl")
     if tensorboard is not None:
         written = to_tensorboard(events, folder.name, tensorboard)
-        show_line(f"{written}; to look at it: tensorboard --logdir {tensorboard}")
+        show_line(f"{written}; look at it with: tensorboard --logdir {tensorboard}")
     if mlflow is not None:
         store = store_in(to_mlflow(events, folder.name, mlflow))
-        show_line(f"{mlflow}; to look at it: mlflow ui --backend-store-uri {store}")
+        show_line(f"{mlflow}; look at it with: mlflow ui --backend-store-uri {store}")

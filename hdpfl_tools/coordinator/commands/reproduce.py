@@ -28,18 +28,25 @@ class Device(StrEnum):
 
 
 def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
-    name: Annotated[str, typer.Argument(help="The study; see --list.", show_default=False)] = "",
+    name: Annotated[
+        str,
+        typer.Argument(help="The name of the study; --list shows all names.", show_default=False),
+    ] = "",
     list_: Annotated[bool, typer.Option("--list", help="List the studies and end.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the list, or results.json, as JSON.")
     ] = False,
-    full: Annotated[bool, typer.Option("--full", help="As published: hours.")] = False,
-    seeds: Annotated[int, typer.Option(help="Runs of each cell; 0: the study's.", min=0)] = 0,
+    full: Annotated[
+        bool, typer.Option("--full", help="Run the study as published, which takes hours.")
+    ] = False,
+    seeds: Annotated[
+        int, typer.Option(help="Runs of each cell; 0: as many as the study states.", min=0)
+    ] = 0,
     rounds: Annotated[
         int,
         typer.Option(
-            help="Stop each run after so many rounds, with the noise of all that the paper "
-            "plans; 0: the study's.",
+            help="Stop each run after so many rounds, with the noise of all rounds that the "
+            "paper plans; 0: as many as the study states.",
             min=0,
         ),
     ] = 0,
@@ -52,19 +59,25 @@ def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
     against: Annotated[
         str,
         typer.Option(
-            help="Row that paired differences are to; default: the first.", show_default=False
+            help=(
+                "Row with which the other rows are compared seed by seed; default: the first row."
+            ),
+            show_default=False,
         ),
     ] = "",
     learning_rate: Annotated[
         str,
         typer.Option(
-            help="The grid that each method is tuned over, with commas between.", show_default=False
+            help="The learning rates over which each method is tuned, with commas between.",
+            show_default=False,
         ),
     ] = "",
     noise: Annotated[
         str,
         typer.Option(
-            help="Whose noise: paper, pld (our accountant), or both with a comma between.",
+            help=(
+                "What sets the noise: paper, pld (our accountant), or both with a comma between."
+            ),
             show_default=False,
         ),
     ] = "",
@@ -75,8 +88,10 @@ def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
     data_dir: Annotated[
         str, typer.Option(help="Folder of the data sets.", show_default=False)
     ] = "",
-    device: Annotated[Device, typer.Option(help="Where sites train.")] = Device.AUTO,
-    jobs: Annotated[int, typer.Option(help="Runs at a time; 0: a core each.", min=0)] = 0,
+    device: Annotated[Device, typer.Option(help="Device on which the sites train.")] = Device.AUTO,
+    jobs: Annotated[
+        int, typer.Option(help="Number of runs at a time; 0: one per core.", min=0)
+    ] = 0,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -84,10 +99,11 @@ def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
         ),
     ] = None,
 ) -> None:
-    """Reproduce a table or figure of a paper: table, PNG and JSON.
+    """Reproduce a table or figure of a paper; write a table, PNG and JSON.
 
-    Quick by default, as published with --full. Finished runs are kept in the folder and reused:
-    an interrupted study is resumed, and more seeds add only their own.
+    The default is a quick form; --full runs the study as published. The folder keeps finished runs
+    and reuses them, so that an interrupted study is resumed, and more seeds add only their own
+    runs.
     """
     studies = load_studies()
     from studies.framework.study import Options
@@ -124,7 +140,7 @@ def load_studies() -> Mapping[str, Study]:
     checkout = Path(__file__).parents[3]
     if not (checkout / "studies" / "__init__.py").is_file():
         raise InstallationError(
-            "studies are no part of the package; for them run: git clone "
+            "the package does not contain the studies; to get them run: git clone "
             "https://github.com/hdpfl/hdpfl-flower && cd hdpfl-flower && make demo, and then "
             ".venv/bin/hdpfl reproduce"
         )
@@ -175,7 +191,7 @@ def _list(studies: Iterable[Study], as_json: bool) -> None:
         return
     from hdpfl_tools.simulation.datasets import how_to_get
 
-    title = "hdpfl reproduce NAME: minutes of the quick form on two cores"
+    title = "hdpfl reproduce NAME: the quick form takes so many minutes on two cores"
     head = ("name", "what", "paper", "data", "minutes")
     studies = tuple(studies)
     cells = [(s.name, s.title, s.source, ", ".join(s.data), str(s.minutes)) for s in studies]

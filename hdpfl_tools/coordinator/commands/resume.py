@@ -27,17 +27,20 @@ GOES_ON = "the run continues; 'flwr list' shows it, 'flwr log' follows it, 'flwr
 
 
 def resume(
-    run: Annotated[str, typer.Argument(help="A run's folder, or its id under runs-dir.")],
+    run: Annotated[str, typer.Argument(help="The folder of a run, or its id under runs-dir.")],
     superlink: Annotated[
         str,
-        typer.Argument(help="Of Flower's config.toml, as for flwr run.", show_default=False),
+        typer.Argument(
+            help="A connection of Flower's config.toml, as for flwr run.", show_default=False
+        ),
     ] = "",
-    app: Annotated[Path, typer.Option(help="The app's folder, as for flwr run.")] = Path(),
+    app: Annotated[Path, typer.Option(help="The folder of the app, as for flwr run.")] = Path(),
 ) -> None:
-    """Resume an interrupted run: same run id and plans, no charge twice.
+    """Resume an interrupted run with the same run id and plans; no site is charged twice.
 
-    A run of flwr run is resumed by flwr run; one of this process, here. A run of real sites
-    resumes at its SuperLink: the one named, or the one of Flower's config.toml.
+    If flwr run started the run, this command calls flwr run to resume it. If hdpfl compare started
+    it, the run goes on in this process. A run of real sites resumes at its SuperLink: the one that
+    you name, or the only one in Flower's config.toml.
     """
     with waiting("imports and checks"):
         from server_app.run.resume import (  # with the strategies: seconds
@@ -62,7 +65,7 @@ def resume(
     events = read_journal(folder / JOURNAL)
     if not is_complete(events):  # flwr run ends with 0 also when a run failed
         raise CheckpointError(
-            f"the run in {folder} has not come to its end; its journal and the log say why"
+            f"the run in {folder} has not finished; its journal and the log say why"
         )
     show_line(f"complete: {len(recorded_rounds(events, last))} rounds, {folder}")
 
@@ -83,10 +86,10 @@ def _superlink_of(folder: Path, app: Path, named: str) -> str:
     chosen = chosen or (far[0] if len(far) == 1 else "")
     if chosen in far:
         return chosen
-    wrong = f"'{named}' is no such connection" if named else "which connection leads there"
-    choices = f"one of {', '.join(far)}" if far else "one with an 'address'; there is none"
+    wrong = f"there is no connection '{named}'" if named else "which connection leads to it"
+    choices = f"one of {', '.join(far)}" if far else "one with an 'address', but there is none"
     raise CheckpointError(
-        f"the run in {folder} is one of real sites and resumes at its SuperLink alone; {wrong} in "
+        f"the run in {folder} has real sites and resumes only at its SuperLink; {wrong} in "
         f"{config}? call: hdpfl resume {folder} CONNECTION --app {app} ({choices})"
     )
 
@@ -99,7 +102,7 @@ def flower_command(checkpoint: Checkpoint, folder: Path, app: Path, superlink: s
     """
     if not (app / "pyproject.toml").is_file():
         raise CheckpointError(
-            f"there is no app in {app.absolute()}; name its folder, as for flwr run: --app FOLDER"
+            f"there is no app in {app.absolute()}; name its folder as for flwr run: --app FOLDER"
         )
     flwr = Path(sys.executable).with_name("flwr")
     command = [str(flwr) if flwr.exists() else "flwr", "run", str(app)]
@@ -130,10 +133,12 @@ def _through_flower(command: list[str], folder: Path) -> None:
         show_line(GOES_ON)
         raise
     if done.returncode:
-        raise CheckpointError(f"the run in {folder} was not submitted; flwr run says why, above")
+        raise CheckpointError(
+            f"the run in {folder} was not submitted; flwr run states the reason above"
+        )
     # The ServerApp holds the journal's lock as long as it runs, with or without this log.
     if is_locked(folder):
-        raise CheckpointError(f"the log broke off; {GOES_ON}")
+        raise CheckpointError(f"the log ended early; {GOES_ON}")
 
 
 def _here(checkpoint: Checkpoint) -> None:

@@ -18,28 +18,37 @@ def statistics(
         Path,
         typer.Argument(
             metavar="RUN",
-            help="A run config (.toml) to try in this process, on simulated sites; or the folder "
-            "of a finished run.",
+            help="A run config (.toml) to try on simulated sites in this process; or the "
+            "folder of a finished run.",
         ),
     ],
-    clients: Annotated[int, typer.Option(help="Simulated sites.", min=1)] = 4,
-    columns: Annotated[str, typer.Option(help="Number columns to count in bins.")] = "",
+    clients: Annotated[int, typer.Option(help="Number of simulated sites.", min=1)] = 4,
+    columns: Annotated[
+        str,
+        typer.Option(help="Number columns whose values are counted in bins, with commas between."),
+    ] = "",
     bins: Annotated[
-        str, typer.Option(help="Their bins: a number, or inner edges with commas between.")
+        str,
+        typer.Option(
+            help=(
+                "Bins of these columns: a number of bins, or the inner edges with commas between."
+            )
+        ),
     ] = "10",
     by_label: Annotated[
-        bool, typer.Option("--by-label", help="A table of each class, too.")
+        bool, typer.Option("--by-label", help="Add a table of each class.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
-    """Print Table 1 of a federation from one noisy message, before any training.
+    """Print Table 1 of a federation from one noisy message of each site, before any training.
 
-    Count, missing values, mean and deviation of number columns, shares of categories and labels,
-    and bins where asked, with intervals that hold the noise; of a survival task the curve with its
-    band and quantiles, and survival.png. For each site in statistics.csv and statistics.html, in
-    the run's folder. Real sites are asked by flwr run, with first.moments.alone=true and
-    first.moments.content=table, or curve: each operator approves it like any run, and a second
-    message is a second run with its own price.
+    The table shows the count, the missing values, the mean and deviation of number columns, the
+    shares of categories and labels, and bins if you ask for them. Its intervals cover the noise.
+    For a survival task it shows the survival curve with its band and quantiles, and the command
+    writes survival.png. The tables of each site are in statistics.csv and statistics.html in the
+    run's folder. To ask real sites, use flwr run with first.moments.alone=true and
+    first.moments.content=table (or curve). Each operator approves this run like any other run. A
+    second message is a second run, which is charged again.
     """
     search_here()
     from hdpfl_tools.coordinator.reports.survival import (
@@ -84,8 +93,8 @@ def statistics(
         title = "Columns over all sites" if group == ALL else f"Records of {group}"
         console.print(make_table(title, HEAD, rows, words=HEAD[:2]))
     for site, why in facts["without"].items():
-        show_line(f"without site {site}: {why}")
-    show_line(f"each site's: {folder / 'statistics.csv'} and statistics.html")
+        show_line(f"the table does not hold site {site}: {why}")
+    show_line(f"the tables of each site: {folder / 'statistics.csv'} and statistics.html")
 
 
 def _asked(run: Path, clients: int, columns: str, bins: str, by_label: bool) -> Path:
@@ -98,9 +107,9 @@ def _asked(run: Path, clients: int, columns: str, bins: str, by_label: bool) -> 
     config = RunConfig.load(run, apart=("resume-from",))
     if config.terms.dataset == "site":
         raise TermsError(
-            "run config: 'dataset' is site, whose tables lie at the sites: ask them with flwr run "
-            "and first.moments.alone=true first.moments.content=table, then: hdpfl statistics "
-            "FOLDER; or name a data set to try it on"
+            "run config: 'dataset' is 'site', and these tables are at the sites. Ask the sites "
+            "with flwr run and first.moments.alone=true first.moments.content=table, then "
+            "call: hdpfl statistics FOLDER; or name a data set to try the run on"
         )
     keys = {**config.as_config(), "rounds": 1, "evaluation": "none"}
     keys = with_own_task(keys, run.absolute().parent)

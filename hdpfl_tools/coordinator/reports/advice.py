@@ -156,11 +156,11 @@ def asked_setting(
     """
     if not terms.source.per_record or terms.noise_multiplier or terms.calibration != "pld":
         raise TermsError(
-            "advice is for noise on records, calibrated for each site; set 'noise' to records or "
-            "shared, and leave out 'noise-multiplier' and 'calibration'"
+            "advice is only for noise on records that is calibrated for each site; set 'noise' "
+            "to records or shared, and leave out 'noise-multiplier' and 'calibration'"
         )
     if not MIN_DELTA <= delta < 1:
-        raise TermsError("--delta: write a number from 1e-10 to below 1")
+        raise TermsError("--delta: write a number that is at least 1e-10 and below 1")
     columns = (
         spread(records, sites, "--records", whole=True),
         spread(epsilons, sites, "--epsilons"),
@@ -219,24 +219,24 @@ def _changed(setting: RunSetting, task: Task) -> Iterator[tuple[str, RunSetting]
         doubled = replace(site, epsilon=2 * site.epsilon)
         yield (
             f"ε {2 * site.epsilon:g} in place of {site.epsilon:g} at site {index + 1}"
-            + (f" (or another of its {number})" if number > 1 else ""),
+            + (f" (or at another of the {number} sites like it)" if number > 1 else ""),
             replace(setting, sites=(*sites[:index], doubled, *sites[index + 1 :])),
         )
     if not setting.colluders:
         half = (replace(s, batch_size=max(s.batch_size, s.records // 2)) for s in sites)
-        yield "half of a site's records in a batch", replace(setting, sites=tuple(half))
+        yield "batches of half of a site's records", replace(setting, sites=tuple(half))
     if not setting.colluders and len(sites) >= LEAST_SITES:
         shared = setting.shared(setting.rounds)
         yield (
-            f"noise = 'shared', which the sites' operators have to allow ({shared.colluders} of "
-            "the other sites may collude)",
+            "noise = 'shared', which the operators of the sites have to allow "
+            f"({shared.colluders} of the other sites may collude)",
             shared,
         )
     yield "twice the rounds", replace(setting, rounds=2 * setting.rounds)
     for what, narrow in (
-        ("a smaller model: logreg", task),
+        ("the smaller model logreg", task),
         (
-            f"{FEATURES} public features of a record (backbone) under logreg",
+            f"logreg on {FEATURES} public features of a record (backbone)",
             Task((FEATURES,), task.outputs, task.loss),
         ),
     ):
@@ -267,6 +267,6 @@ def spread(text: str, sites: int, option: str, *, whole: bool = False) -> tuple[
             return tuple(numbers if len(numbers) == sites else numbers * sites)
     kind = "whole numbers" if whole else "numbers"
     raise TermsError(
-        f"{option}: write positive {kind} with commas between, each alone or as NUMBER×SITES: one "
-        "for all, or one for each of --sites"
+        f"{option}: write positive {kind} with commas between, each as NUMBER or as "
+        "NUMBER×SITES; give one for all sites, or one for each of --sites"
     )

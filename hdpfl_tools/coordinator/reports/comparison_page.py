@@ -17,8 +17,8 @@ from server_app.run.final_measures import EVENT, folder_name, read_final_measure
 
 COMPARISON, PICTURE = "comparison.json", "comparison.png"
 _FINAL = (
-    "Of one seed each measure has its interval of 95 %, of several it is the mean ± standard "
-    "deviation."
+    "With one seed each measure has its interval of 95 %; with several seeds it is mean ± "
+    "standard deviation."
 )
 _NO_METRICS = ("seeds", "tested")
 
@@ -46,15 +46,15 @@ def make_comparison_report(folder: Path) -> str:
         about = f"{content['clients']} clients, {terms['rounds']} rounds, {terms['dataset']}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise DataError(
-            f"{path} is damaged: 'hdpfl compare' did not write it so; run the comparison again, "
-            "finished runs are kept"
+            f"{path} is damaged: it is not as 'hdpfl compare' wrote it; run the comparison "
+            "again, which keeps the finished runs"
         ) from None
     if not rows:
         raise DataError(
-            f"the comparison in {folder} has finished no run; there is nothing to report: give the "
-            "same command again, with the same --out"
+            f"the comparison in {folder} has no finished run, so there is nothing to report; "
+            "repeat the command with the same --out"
         )
-    result = "After the last round, mean ± standard deviation over the seeds."
+    result = "Values after the last round: mean ± standard deviation over the seeds."
     sections = {
         "Result": [table(rows, ("strategy", *map(metric_words, metrics), "seeds"), result)],
         "Final models": [table(_final(folder, results), ("measure", *results), _FINAL)],

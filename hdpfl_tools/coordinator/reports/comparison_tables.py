@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Folders = Mapping[tuple[str, int], Path]
 """(strategy, seed) → the run's folder."""
 
-SITES = "mean over the sites, each on records like its own"
+SITES = "mean over the sites, each on test records like its own"
 POOLED = "pooled test set"
 ALONE = "local"
 """The strategy under which each site trains by itself."""
@@ -86,17 +86,17 @@ def lines(comparison: Comparison, folders: Folders) -> Iterator[str]:
         run = f"{strategy}, seed {seed}"
         tested = rounds[-1].get("tested", {}) if rounds else {}
         if missing := tested.get("missing", {}):
-            yield f"{run}: not counted: {_with_reasons(missing)}"
+            yield f"{run}: these sites are not counted: {_with_reasons(missing)}"
         if without := tested.get("without-personal-model", []):
-            yield f"{run}: without a personal model: {_first(without)}"
+            yield f"{run}: these sites have no personal model: {_first(without)}"
         yield from (f"{run}: warning: {line}" for line in warning_lines(rounds))
         federated = read_final_measures(folders[strategy, seed], FEDERATED)
         if without := federated.get("without", {}):
-            yield f"{run}: without a histogram of scores: {_with_reasons(without)}"
+            yield f"{run}: these sites sent no histogram of scores: {_with_reasons(without)}"
         missing = federated.get("missing", {})
         for why in dict.fromkeys(missing.values()):
             names = [WORDS[measure] for measure, reason in missing.items() if reason == why]
-            yield f"{run}: {HELD_OUT}: no {', '.join(names)}: {why}"
+            yield f"{run}: {HELD_OUT}: there is no {', '.join(names)}: {why}"
 
 
 def picture_of(comparison: Comparison) -> tuple[str, dict[str, str]]:
@@ -126,7 +126,7 @@ def paired_tables(comparison: Comparison, against: str) -> Iterator[TextTable]:
     for panel, rows in paired_differences(comparison, against).items():
         is_several = any(row.seeds > 1 for row in rows.values())
         interval = ", mean [interval of 95 % by Student's t]" if is_several else ""
-        title = f"Difference to '{against}' on the same seeds: {label}{interval}; {panel}"
+        title = f"Difference from '{against}' on the same seeds: {label}{interval}; {panel}"
         cells = [(name, *row.cells()) for name, row in rows.items()]
         yield TextTable(title, ("strategy", "difference", "seeds won", "mean rank"), cells)
 
@@ -216,8 +216,8 @@ def _alone_table(comparison: Comparison, folders: Folders) -> Iterator[TextTable
             first, mean = of_seeds[0], np.mean([len(better.sites) for better in of_seeds])
             rows.append((name, f"{mean:.3g} of {first.compared}", _first(first.sites) or "none"))
     if rows and any(best_of(metrics, metric) for metrics in alone.values()):
-        title = f"Better off alone ('{ALONE}', under the same budget)"
-        head = ("strategy", "sites", "which (first seed)")
+        title = f"Sites that are better off alone (with '{ALONE}', under the same budget)"
+        head = ("strategy", "sites", "which sites (first seed)")
         yield TextTable(title, head, rows, words=head)
 
 

@@ -182,8 +182,8 @@ def _number(estimate: Mapping[str, Any] | None, unit: float = 1.0) -> tuple[floa
     """Return a value and its standard error, in units of ``unit``."""
     if not estimate or estimate["value"] is None:
         raise DataError(
-            "a class has a number that is held back, or hidden by the noise; ask for a larger "
-            "share, or more sites"
+            "a number of a class is held back by its site, or hidden by the noise; ask for a "
+            "larger share, or more sites"
         )
     error = (estimate["high"] - estimate["low"]) / (2 * NORMAL)
     return estimate["value"] / unit, error / unit

@@ -33,7 +33,7 @@ def metric_words(name: str) -> str:
     >>> metric_words("site-accuracy-worst"), metric_words("personal-loss"), metric_words("loss")
     ('accuracy, worst tenth of the sites', 'loss, personal models', 'loss')
     """
-    kinds = {SITE: "mean of the sites", PERSONAL: "personal models"}
+    kinds = {SITE: "mean over the sites", PERSONAL: "personal models"}
     kind = next((kind for kind in kinds if name.startswith(kind)), "")
     plain, words = name.removeprefix(kind), [kinds[kind]] if kind else []
     if plain.endswith(WORST):

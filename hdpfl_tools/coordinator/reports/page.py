@@ -109,7 +109,7 @@ def table(rows: Iterable[Row], head: Sequence[str] = (), about: str = "") -> Blo
     """Return a table of the first ``MOST_ROWS`` rows and the number of others."""
     shown = list(rows)
     if (left := len(shown) - MOST_ROWS) > 0:
-        shown = [*shown[:MOST_ROWS], (f"and {left:,} more, in the journal",)]
+        shown = [*shown[:MOST_ROWS], (f"and {left:,} more, which the journal holds",)]
     return Block("table", shown, about, head)
 
 

@@ -43,22 +43,24 @@ from server_app.run.final_measures import EVENT, measure_rows
 from server_app.run.resume import JOURNAL, defaults, is_complete
 
 _PUBLIC = (
-    "On the public test set, each with an interval of 95 % that resamples its records. Of several "
-    "classes: the mean of each class against the rest."
+    "Measures on the public test set. Each interval of 95 % comes from resampling the test "
+    "records. With more than two classes, a value is the mean over the classes of each class "
+    "against the rest."
 )
-_MISSING = "Sites whose test the means of the last round do not count:"
+_MISSING = "The means of the last round do not count the tests of these sites:"
 _SHARES = (
-    "How much of what moved the model is each site's, over all rounds: weight times the rates of "
-    "the rounds, less what a guard took out again."
+    "Each site's part of what moved the model over all rounds: its weight times the rate of "
+    "each round, less what a guard took out later."
 )
 _AGAIN = (
-    "Seeded simulations compute the same arrays again; sites with budgets of their own draw fresh "
-    "noise, and charge a new run."
+    "A simulation with a seed computes the same arrays again. Real sites draw fresh noise, and "
+    "their ledgers are charged for a new run."
 )
 
 _SUM_ALONE = (
-    "The server read the sum of the sites alone, by 'noise': no share of a site is "
-    "known. Sites with less noise weigh more in it, by their 1/z"
+    "The server reads only the sum of the sites, because of 'noise', so no site's share is "
+    "known. A site with less noise has a larger weight in the sum: its weight is proportional "
+    "to 1/z"
 )
 
 
@@ -71,7 +73,7 @@ def make_report(folder: Path) -> str:
     events = read_journal(folder / JOURNAL)
     rounds = finished_rounds(events)
     if not rounds:
-        raise DataError("the run has finished no round; there is nothing to report")
+        raise DataError("the run has no finished round, so there is nothing to report")
     starts = [event for event in events if event["event"] in ("run-started", "run-resumed")]
     terms: Any = next((e["terms"] for e in starts if "terms" in e), {})
     if not isinstance(terms, dict) or not terms:
@@ -100,12 +102,12 @@ def make_report(folder: Path) -> str:
             table(clusters, ("", "in the first round")),
             table(
                 site_clusters(sites) if clusters else (),
-                ("site", "its clusters in turn", "confidence", "rounds in which it chose"),
+                ("site", "its clusters, round by round", "confidence", "rounds in which it chose"),
             ),
         ],
         "Configuration": configuration(terms),
         "Versions": [table(_versions(starts))],
-        "To run it again": [Block("command", command_of(terms, rounds, starts), _AGAIN)],
+        "How to run it again": [Block("command", command_of(terms, rounds, starts), _AGAIN)],
     }
     lines = [_status(events, rounds, starts), rates_line(terms)]
     return render(f"Run {terms.get('run-id', folder.name)}", lines, sections)
@@ -122,8 +124,8 @@ def _shares(
     """Return the shares of the model by site, where the server knows them."""
     if is_summed:
         return [Block("warnings", [_SUM_ALONE])]
-    head = ("site", "model", "share of the model", "of the last step", "rounds used")
-    gauges = ("estimated noise", "local steps", "length, of the median's", "what bounded it")
+    head = ("site", "model", "share of the model", "share of the last step", "rounds used")
+    gauges = ("estimated noise", "local steps", "length over the median length", "what limited it")
     return [
         Block("warnings", [f"Warning: {line}" for line in warning_lines(rounds)]),
         table(site_shares(rounds, sites), (*head, *gauges), _SHARES),
@@ -153,7 +155,7 @@ def _final_measures(events: Sequence[Event]) -> dict[str, list[Block]]:
             },
         }
     except (LookupError, TypeError, ValueError, AttributeError):
-        raise DataError("the journal is damaged: its final measures are not whole") from None
+        raise DataError("the journal is damaged: its final measures are incomplete") from None
 
 
 def command_of(terms: Mapping[str, Any], rounds: Sequence[Event], starts: Sequence[Event]) -> str:
@@ -206,7 +208,7 @@ def _when(events: Sequence[Event]) -> str:
             for event in (events[0], events[-1])
         )
     except (KeyError, ValueError):
-        return "when is not known"
+        return "unknown time"
     end = f"{last:%H:%M}" if first.date() == last.date() else f"{last:%-d %b %Y, %H:%M}"
     seconds = round((last - first).total_seconds())
     return f"{first:%-d %b %Y, %H:%M} to {end} UTC ({timedelta(seconds=seconds)} h)"
@@ -234,7 +236,10 @@ def _results(rounds: Sequence[Event]) -> Iterator[Row]:
     yield "updates used", f"{len(last['accepted'])} of {len(last['asked'])}", "", ""
     without = sum("gauges" not in event for event in rounds)
     yield "rounds without a quorum", without, "", ""
-    for key, words in (("bytes_down", "sent to sites"), ("bytes_up", "sent by sites")):
+    for key, words in (
+        ("bytes_down", "bytes sent to sites"),
+        ("bytes_up", "bytes that sites sent"),
+    ):
         total = sum(int(event.get(key, 0)) for event in rounds)
         yield words, f"{total / 1e6:.2f} MB", "", ""
 
@@ -247,7 +252,7 @@ def _privacy(events: Sequence[Event]) -> Iterator[Row]:
             source = SOURCES.get(words) if key == "noise" else None
             yield key, source.added if source else words
     if not promises:
-        yield "not known", "the run ended before it was said"
+        yield "not known", "the run ended before this was known"
 
 
 def _sites_not_asked(events: Sequence[Event], rounds: Sequence[Event]) -> Iterator[Row]:
@@ -268,7 +273,7 @@ def _versions(starts: Sequence[Event]) -> Iterator[Row]:
 
 def _figure(events: Sequence[Event]) -> Block:
     if why := why_no_picture():
-        return Block("text", f"No picture: {why}")
+        return Block("text", f"There is no picture: {why}")
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "run.png"
         plot_run(events, path)

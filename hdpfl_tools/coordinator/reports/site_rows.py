@@ -18,7 +18,7 @@ BOUNDED: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "capped": ("capped", lambda value: value > 0),
     "shortened_to": ("shortened", lambda value: value < 1),
     "precision_bounded": ("precision bounded", lambda value: value > 0),
-    "noise_raised": ("noise raised to its claim", lambda value: value > 0),
+    "noise_raised": ("estimated noise raised to the site's claim", lambda value: value > 0),
 }
 """Per-site gauge → the treatment in words, with its numbers."""
 _TREATMENTS = (*(words for words, _ in BOUNDED.values()), "refused", "taken back")
@@ -29,7 +29,7 @@ CLUSTERS = {
     "clusters_mpo": "largest overlap (MPO)",
     "clusters_separated": "trusted (1: yes, 0: no)",
     "clusters_label_skew": "label proportions explain them (1: yes, 0: no, nan: not checked)",
-    "last_soft_round": "last round of models drawn by probability (E_c)",
+    "last_soft_round": "last round that draws models by probability (E_c)",
 }
 """Gauges of R-DPCFL (TMLR 2025, section 4), with their words."""
 

@@ -32,7 +32,7 @@ def curve_rows(curve: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
     for end, estimate in zip(curve["edges"], curve["survival"], strict=True):
         yield f"survival at {end:g}", estimate, True
     for share, estimate in curve["quantiles"].items():
-        yield f"time of {share} events", estimate, False
+        yield f"time at which {share} had the event", estimate, False
 
 
 def curve_table(curve: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -53,7 +53,7 @@ def curve_table(curve: Mapping[str, Any]) -> list[tuple[str, ...]]:
 def about(curve: Mapping[str, Any]) -> str:
     """Return what the band of a curve holds, or why there is none."""
     if "why" in curve:
-        return f"no curve: {curve['why']}"
+        return f"there is no curve: {curve['why']}"
     return f"survival at the end of each interval; the band holds {curve['holds']}"
 
 

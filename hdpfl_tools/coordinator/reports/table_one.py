@@ -19,11 +19,12 @@ ALL, CLASS = "all sites", "class "
 CURVE = "survival"
 HEAD = ("column", "measure", "value", "95 % interval")
 _ABOUT = (
-    "From one noisy message of each site, within its ε. The intervals hold that noise, and of "
-    "means and deviations also the draw of the records; values are clipped to the schema's bounds. "
-    "Counts are not rounded, and may be negative where there are few."
+    "Each site sent one noisy message, within its ε. The intervals cover this noise. Intervals "
+    "of means and deviations also cover the sampling of the records. Values are clipped to the "
+    "schema's bounds. Counts are not rounded; where there are few records, a count may be "
+    "negative."
 )
-_HELD_BACK = "held back, or hidden by the noise"
+_HELD_BACK = "held back by the site, or hidden by the noise"
 
 
 class Line(NamedTuple):
@@ -75,7 +76,7 @@ def lines_of(facts: Mapping[str, Any]) -> list[Line]:
         DataError: the message was not for a table, or no site sent one.
     """
     if why := facts.get("why"):
-        raise DataError(f"no table: {why}")
+        raise DataError(f"there is no table: {why}")
     try:
         groups, answered = facts["groups"], facts["answered"]
         names = {"all": ALL, **{str(i): str(site) for i, site in enumerate(answered)}}
@@ -84,8 +85,8 @@ def lines_of(facts: Mapping[str, Any]) -> list[Line]:
         ]
     except (LookupError, TypeError, AttributeError):
         raise DataError(
-            "the run has no table of columns; ask for one: hdpfl statistics RUN.toml, or in a "
-            "deployed run first.moments.content=table"
+            "the run has no table of columns; ask for one with hdpfl statistics RUN.toml, or "
+            "in a deployed run with first.moments.content=table"
         ) from None
 
 
@@ -176,7 +177,7 @@ def page_of(run_id: str, facts: Mapping[str, Any], drawn: Path) -> str:
     without = "; ".join(f"{site}: {why}" for site, why in facts["without"].items()) or "none"
     return render(
         f"Columns of run {run_id}",
-        [_ABOUT, f"{len(facts['answered'])} sites answered; without: {without}"],
+        [_ABOUT, f"{len(facts['answered'])} sites answered; these did not: {without}"],
         {
             "survival": [picture(drawn, "Survival curves with bands of 95 %")],
             **sections,
@@ -202,7 +203,7 @@ def counts_of(folder: str) -> tuple[int, str, list[str]]:
     ]
     if not counts:
         raise DataError(
-            "no site's count of records is known of this first message; give --sites and --records"
+            "this first message states no count of records of a site; give --sites and --records"
         )
     shares = [
         line for line in lines if (line.group, line.column) == (ALL, "label") and line.is_share
@@ -212,7 +213,7 @@ def counts_of(folder: str) -> tuple[int, str, list[str]]:
     if known:
         best = max(known, key=lambda line: line.estimate["value"] if line.estimate else 0)
         value, interval = best.cells
-        said = [f"# a constant answer is right in {value} ({interval}) of the records", ""]
+        said = [f"# a constant answer is right for {value} ({interval}) of the records", ""]
     return len(counts), ",".join(f"{max(1, round(count))}" for count in counts), said
 
 
@@ -221,12 +222,12 @@ def facts_in(folder: Path) -> dict[str, Any]:
     try:
         return first_facts(json.loads((folder / "result.json").read_text(encoding="utf-8")))
     except (OSError, ValueError):
-        raise DataError(f"{folder} holds no result.json of a finished run") from None
+        raise DataError(f"{folder} has no result.json of a finished run") from None
 
 
 def first_facts(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of the first message in a run's ``result.json``; raises ``DataError``."""
     facts = result.get(Moments.event)
     if not isinstance(facts, dict):
-        raise DataError("the run had no first message; see first.moments in its run config")
+        raise DataError("the run had no first message; see first.moments in the run config")
     return facts

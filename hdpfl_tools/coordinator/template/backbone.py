@@ -1,7 +1,7 @@
-"""Public network under the model of all sites: ``python -m PACKAGE.backbone`` trains it anew.
+"""Public network under the model of all sites: ``python -m PACKAGE.backbone`` trains it again.
 
-It is frozen in a run: sites train, noise and send a linear model of its outputs. Only public
-records may make its numbers, for no ε covers them.
+It is frozen in a run: sites train a linear model of its outputs, add noise to it and send it. Train
+the network only on public records, because no ε covers its numbers.
 """
 
 from __future__ import annotations

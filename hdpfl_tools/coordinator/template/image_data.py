@@ -12,8 +12,8 @@ from torch.utils.data import TensorDataset
 def load() -> tuple[TensorDataset, TensorDataset]:
     """Return training and public test set of (image, class).
 
-    Images are float32, shape ``(1, 8, 8)``, from 0 to 1. Every second record is the backbone's;
-    every fifth of the others is for the test.
+    Images are float32, shape ``(1, 8, 8)``, from 0 to 1. The backbone gets every second
+    record; every fifth of the other records is for the test.
     """
     from sklearn.datasets import load_digits
 

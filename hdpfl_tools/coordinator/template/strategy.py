@@ -1,4 +1,4 @@
-"""Weights by inverse update length. No trusted party, no disclosed facts."""
+"""Weights by inverse update length, without a trusted party and without disclosed facts."""
 
 from __future__ import annotations
 

@@ -107,13 +107,13 @@ def _resume(folder: Path, on_round: OnRound) -> list[Event]:
 def _remove(folder: Path) -> None:
     """Remove an interrupted run without a checkpoint, with its old ledgers."""
     if is_locked(folder):
-        raise CheckpointError(f"the run in {folder} is at work in another process; wait for it")
+        raise CheckpointError(f"another process works on the run in {folder}; wait for it")
     try:
         shutil.rmtree(folder)
     except OSError as error:
         raise CheckpointError(
-            f"the run in {folder} broke off and cannot be removed: {error.strerror}; remove it, or "
-            "name another --out"
+            f"the run in {folder} is incomplete and cannot be removed: {error.strerror}; remove "
+            "it yourself, or name another --out"
         ) from None
 
 

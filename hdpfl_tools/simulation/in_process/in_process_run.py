@@ -125,23 +125,24 @@ def run_in_process(
     """Run the federation of ``config`` over simulated sites in this process.
 
     Args:
-        config: the run's.
-        num_sites: sites that the data set is split over.
-        on_event: called with every event of the journal.
-        present: the sites that take part; None: all of them.
-        stop_after: rounds after which it ends early, with the noise of all; 0: after all of them.
-        attack: sites that overstate their ε; None: all are honest.
-        resumable: whether :func:`resume_in_process` can resume the run after any crash; each round
-            then costs some milliseconds a site, for its ledger lies in a file.
+        config: run config.
+        num_sites: number of sites over which the data set is split.
+        on_event: function that is called with every event of the journal.
+        present: the sites that take part; None means all of them.
+        stop_after: rounds after which the run ends early, with the noise of all planned rounds; 0
+            means that it runs all of them.
+        attack: sites that overstate their ε; None means that all are honest.
+        resumable: whether :func:`resume_in_process` can resume the run after any crash. Each round
+            then takes some milliseconds for each site, because its ledger is in a file.
 
     Raises:
-        TermsError: an attack in a resumable run: checkpoints do not hold it.
+        TermsError: a resumable run has an attack, which checkpoints do not hold.
         HDPFLError: as :func:`server_app.run.rounds.run` does.
     """
     sites = None if present is None else list(present)
     if attack is not None:
         if resumable:
-            raise TermsError("attack: a run with an attack cannot be resumed; run it anew")
+            raise TermsError("attack: a run with an attack cannot be resumed; start it again")
         attacked = AttackGrid(num_sites, sites, attack=attack, config=config)
         return _run(attacked, config, on_event, stop_after)
     grid = LocalGrid(num_sites, sites, config=config, ledgers_in_files=resumable)

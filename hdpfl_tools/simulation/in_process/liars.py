@@ -50,7 +50,9 @@ class AttackGrid(LocalGrid):
         super().__init__(num_sites, present, config=config)
         self._liars = {index + 2 for index in attack.sites}
         if not self._liars or self._liars - set(self.get_node_ids()):
-            raise TermsError("attack: no site lies, or one that takes no part; name others")
+            raise TermsError(
+                "attack: no site lies, or a lying site does not take part; name other sites"
+            )
 
     def reply(self, message: Message, context: Context) -> Message:
         """Return the node's answer; a liar's at joining has a larger ε."""

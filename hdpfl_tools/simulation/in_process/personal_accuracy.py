@@ -37,7 +37,7 @@ Vector = npt.NDArray[np.float32]
 PERSONAL_MINORITY = "personal-accuracy-minority"
 """Last round's metric of personal models in groups of sites."""
 
-NOT_TRAINED = "no personal model: the site took part in no round"
+NOT_TRAINED = "the site has no personal model, because it took part in no round"
 """Why a personal model is not tested."""
 
 

@@ -49,7 +49,7 @@ class TunedRate:
         first, last = self.seeds
         grid = ", ".join(f"{rate:g}" for rate in self.rates)
         at_edge = len(self.rates) > 1 and self.rate in (min(self.rates), max(self.rates))
-        edge = "; it is at the grid's edge, and a wider grid may do better" if at_edge else ""
+        edge = "; it is at the edge of the grid, so a wider grid may do better" if at_edge else ""
         return f"rate {self.rate:g}, the best of {grid} on seeds {first} to {last}{edge}"
 
 

@@ -116,7 +116,7 @@ def with_own_task(run_config: Mapping[str, Any], folder: Path) -> dict[str, Any]
     if not isinstance(name, str) or not is_own(name):
         return dict(run_config)
     if run_config.get("schema"):
-        raise DataError(f"'dataset' '{name}' has no 'schema'; remove one of them")
+        raise DataError(f"'dataset' '{name}' has no 'schema'; remove one of the two keys")
     if name.startswith(FILE):
         name = f"{FILE}{(folder / expanded(name.removeprefix(FILE))).absolute()}"
     stated = RunTerms.parse({"task": gathered(run_config).get("task")}).task
@@ -127,12 +127,12 @@ def with_own_task(run_config: Mapping[str, Any], folder: Path) -> dict[str, Any]
     x, y = _numbers(arrays.x, f"{where}: 'x'"), _numbers(arrays.y, f"{where}: 'y'")
     if x.ndim < 2 or not x.size:
         raise DataError(
-            f"{where}: 'x' has the shape {x.shape}, and must have a row per record, of at least "
-            "one number each"
+            f"{where}: 'x' has the shape {x.shape}; it must have one row for each record, with "
+            "at least one number"
         )
     if y.ndim and len(y) != len(x):
         wanted = (len(x), *y.shape[1:])
-        raise DataError(f"{where}: 'y' has the shape {y.shape}, and must have {wanted}")
+        raise DataError(f"{where}: 'y' has the shape {y.shape}; it must have {wanted}")
     full = _filled_in(stated or _kind(y, arrays), y, arrays, where)
     shape = full.shape or ",".join(map(str, x.shape[1:]))
     return _checked(run_config, name, task_of_stated(full.updated(shape=shape)))
@@ -158,8 +158,8 @@ def _filled_in(
     if isinstance(stated, Survival):
         if y.ndim != 2 or y.shape[1] != 2:
             raise DataError(
-                f"{where}: for survival 'y' must be of shape (n, 2): the last interval observed, "
-                "from 0, and 1 where the event occurred in it, else 0"
+                f"{where}: for survival 'y' must have the shape (n, 2): the last observed "
+                "interval, counted from 0, and 1 if the event occurred in it, else 0"
             )
         return stated.updated(intervals=stated.intervals or _most(arrays, where, column=0))
     if not isinstance(stated, Classification):
@@ -176,7 +176,7 @@ def _filled_in(
     # For a single record the error about a test set is clearer.
     if classes < 2 or (not stated.classes and len(seen) < 2 <= len(arrays.y)):
         raise DataError(
-            f"{where}: 'y' holds only one class; give records of two, or set 'task.classes'"
+            f"{where}: 'y' holds only one class; give records of two classes, or set 'task.classes'"
         )
     return stated.updated(classes=classes)
 
@@ -215,8 +215,8 @@ def load_own_dataset(source: OwnSource) -> Dataset:
     out = _place_in(order) % HELD_OUT == HELD_OUT - 1
     if not out.any():
         raise DataError(
-            f"{where} holds {len(train)} records and no test set, for which every {HELD_OUT}th is "
-            "kept; give more records, or 'x_test' and 'y_test'"
+            f"{where} holds {len(train)} records and no test set, and every {HELD_OUT}th record "
+            "is kept for the test; give more records, or 'x_test' and 'y_test'"
         )
     rows, rest = np.flatnonzero(~out), np.flatnonzero(out)
     data = Dataset(task, train.take(rows), train.take(rest), None)
@@ -243,18 +243,19 @@ def _records(
     shape = ", ".join(map(str, task.input_shape))
     if features.shape[1:] != task.input_shape or not len(features):
         raise DataError(
-            f"{named_x} has the shape {features.shape}, and must have (n, {shape}), n of at least 1"
+            f"{named_x} has the shape {features.shape}; it must have (n, {shape}), with n of at "
+            "least 1"
         )
     if targets.shape != (len(features), *target_shape(task)):
         wanted = (len(features), *target_shape(task))
-        raise DataError(f"{named_y} has the shape {targets.shape}, and must have {wanted}")
+        raise DataError(f"{named_y} has the shape {targets.shape}; it must have {wanted}")
     with np.errstate(over="ignore"):
         features = features.astype(np.float32)
     bad = int((~np.isfinite(features.reshape(len(features), -1)).all(1)).sum())
     if bad:
         raise DataError(
-            f"{named_x} holds numbers that are not finite, or beyond float32, in {bad} records; "
-            "fill or remove them"
+            f"{named_x} holds numbers that are not finite, or too large for float32, in {bad} "
+            "records; fill in or remove them"
         )
     encoded, valid = targets_in(targets, task)
     if not valid.all():
@@ -272,7 +273,7 @@ def _owners(
     if array is None:
         return None, np.array([])
     if array.shape != (count,):
-        raise DataError(f"{where}: 'owner' has the shape {array.shape}, and must have ({count},)")
+        raise DataError(f"{where}: 'owner' has the shape {array.shape}; it must have ({count},)")
     names, owners = np.unique(array, return_inverse=True)
     return owners.astype(np.int64), names
 
@@ -284,7 +285,8 @@ def _test_owners(
         return None
     if array.shape != (count,) or not np.isin(array, names).all():
         raise DataError(
-            f"{where}: 'owner_test' must hold an owner of 'owner' for each of {count} test records"
+            f"{where}: 'owner_test' must hold, for each of {count} test records, an owner that "
+            "'owner' holds"
         )
     return np.searchsorted(names, array).astype(np.int64)
 

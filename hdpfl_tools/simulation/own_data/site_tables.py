@@ -61,11 +61,13 @@ def _source(path: Path, schema_text: str, load: Callable[[Path], Profile]) -> Da
     if path.suffix == ".toml":
         source = load(path).data
         if source is None or source.format not in FORMATS.values():
-            raise DataError(f"{path}: its [data] names no table; set 'data.format' to csv")
+            raise DataError(f"{path}: its [data] does not name a table; set 'data.format' to csv")
         return source
     if path.suffix.lower() not in FORMATS:
         endings = ", ".join((*FORMATS, ".toml"))
-        raise DataError(f"{path} is no table; give files that end in {endings} (a site's profile)")
+        raise DataError(
+            f"{path} is not a table; give files that end in {endings} (a site's profile)"
+        )
     return DataSource(
         format=FORMATS[path.suffix.lower()], path=path, id=Schema.load(schema_text).id
     )

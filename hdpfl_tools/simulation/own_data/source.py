@@ -60,7 +60,7 @@ def read_file(path: Path) -> OwnArrays:
             arrays = {name: file[name] for name in KNOWN if name in file.files}
             names = sorted(file.files)
     except Exception as error:  # a damaged archive fails in many ways
-        words = "holds Python objects" if "Object arrays" in str(error) else "is no .npz file"
+        words = "holds Python objects" if "Object arrays" in str(error) else "is not a .npz file"
         raise DataError(
             f"'dataset': {path} {words}; write it with numpy.savez(path, x=…, y=…), numbers only"
         ) from None
@@ -71,7 +71,7 @@ def read_file(path: Path) -> OwnArrays:
         )
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise DataError(
-            f"'dataset': {path} has only one of 'x_test' and 'y_test'; write both, or neither"
+            f"'dataset': {path} has only one of 'x_test' and 'y_test'; write both, or none"
         )
     return OwnArrays(**arrays)
 
@@ -90,7 +90,7 @@ def call_function(name: str) -> OwnArrays:
         raise
     except Exception as error:
         raise DataError(
-            f"'dataset' '{name}' raised {type(error).__name__}; run it by itself to correct it"
+            f"'dataset' '{name}' raised {type(error).__name__}; call it without hdpfl to correct it"
         ) from error
 
 
@@ -135,14 +135,15 @@ def _pair(data: Any, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         record = data[row]
         if not isinstance(record, (tuple, list)) or len(record) != 2:
             raise DataError(
-                f"'dataset' '{name}': a record must be the pair (features, target), and record "
-                f"{row} is {type(record).__name__}"
+                f"'dataset' '{name}': a record must be the pair (features, target), but record "
+                f"{row} is a {type(record).__name__}"
             )
         features.append(np.asarray(record[0]))
         targets.append(np.asarray(record[1]))
     shapes = {feature.shape for feature in features}
     if len(shapes) > 1:
         raise DataError(
-            f"'dataset' '{name}': records have {len(shapes)} different shapes; make them alike"
+            f"'dataset' '{name}': records have {len(shapes)} different shapes; give all records "
+            "one shape"
         )
     return np.stack(features), np.stack(targets)

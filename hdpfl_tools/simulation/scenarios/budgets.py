@@ -86,7 +86,9 @@ def _with_opt_outs(
     except ValueError:
         opted_out = math.nan
     if not 0 <= opted_out <= 1:
-        raise TermsError(f"'epsilons': '+opt-out:{share}'; write a share from 0 to 1")
+        raise TermsError(
+            f"'epsilons': '+opt-out:{share}' is not a share; write a number from 0 to 1"
+        )
     generator = np.random.default_rng([seed, *b"opt-out"])
     drawn = epsilons.copy()
     drawn[generator.permutation(len(drawn))[: round(opted_out * len(drawn))]] = math.inf
@@ -221,9 +223,9 @@ def _epsilon(text: str, where: str = "") -> float:
         value = math.nan
     if not value > 0:
         raise TermsError(
-            f"'epsilons': '{text.strip()}'{where} is not an ε above 0, nor a distribution; write "
-            "numbers (inf opts out), dist1…dist9, dist1-published…, mixgauss1…4, uniform:A:B, "
-            "normal:MEAN:STD, pareto:SCALE:SHAPE, levels:E:E or file:PATH"
+            f"'epsilons': '{text.strip()}'{where} is neither an ε above 0 nor a distribution; "
+            "write numbers (inf opts out), dist1…dist9, dist1-published…, mixgauss1…4, "
+            "uniform:A:B, normal:MEAN:STD, pareto:SCALE:SHAPE, levels:E:E or file:PATH"
         )
     return value
 

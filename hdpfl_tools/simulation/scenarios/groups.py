@@ -35,8 +35,8 @@ MINORITY, BY_GROUP = "accuracy-minority", "accuracy-group-"
 
 _TURNS = 4
 _WRITTEN = (
-    f"{ROTATION}:SIZE:SIZE… or {LABEL_SHIFT}:SIZE:SIZE…, the number of sites in each of two or "
-    f"more groups; or {LABEL_NOISE}-PERCENT:SIZE:SIZE, {INVERTED}:SIZE:SIZE or "
+    f"{ROTATION}:SIZE:SIZE… or {LABEL_SHIFT}:SIZE:SIZE…, with the number of sites in each of "
+    f"two or more groups; or {LABEL_NOISE}-PERCENT:SIZE:SIZE, {INVERTED}:SIZE:SIZE or "
     f"{BRIGHTER}:SIZE:SIZE"
 )
 
@@ -115,20 +115,20 @@ def _faults(groups: Groups, task: Task, most: int) -> Iterator[str]:
     """Yield why records of ``task`` cannot have the groups, of which there may be ``most``."""
     kind, shape = groups.kind, task.input_shape
     if min(groups.sizes) < 1:
-        yield "and a group needs at least 1 site; write larger sizes"
+        yield "but a group needs at least 1 site; write larger sizes"
     if kind in (LABEL_SHIFT, LABEL_NOISE):
         if not task.classes:
             yield (
-                f"and the targets are not classes; choose a data set with classes, or {ROTATION} "
-                "for images"
+                "but the targets are not classes; choose a data set with classes, or "
+                f"{ROTATION} for images"
             )
     elif len(shape) != 3 or (kind == ROTATION and shape[1] != shape[2]):
         square = "square " if kind == ROTATION else ""
         yield (
-            f"and the records are no {square}images; choose a data set of images, or {LABEL_SHIFT}"
+            f"but the records are not {square}images; choose a data set of images, or {LABEL_SHIFT}"
         )
     if len(groups.sizes) > most:
-        yield f"of {len(groups.sizes)} groups; {kind} makes at most {most}"
+        yield f"with {len(groups.sizes)} groups, but {kind} makes at most {most}"
 
 
 def seen_by(records: Records, groups: Groups | None, group: int, task: Task) -> Records:

@@ -32,11 +32,13 @@ _WRITTEN = {
     "iid": "iid, or iid:RECORDS with a whole number of at least 1",
     "natural": "natural",
     "sizes": "sizes:WEIGHT:WEIGHT… with one weight above 0 for each site",
-    "dirichlet": "dirichlet:ALPHA or dirichlet:ALPHA:RECORDS with ALPHA above 0 and a whole number "
+    "dirichlet": "dirichlet:ALPHA or dirichlet:ALPHA:RECORDS with ALPHA above 0 and a whole "
+    "number RECORDS of at least 1",
+    "pathological": "pathological:CLASSES or pathological:CLASSES:RECORDS with whole numbers "
     "of at least 1",
-    "pathological": "pathological:CLASSES or pathological:CLASSES:RECORDS, whole numbers from 1 on",
-    "shards": "shards:NUMBER, a whole number of at least 1",
-    "alone": "alone:CLASS:RECORDS, whole numbers from 0 and from 2 on",
+    "shards": "shards:NUMBER with a whole number of at least 1",
+    "alone": "alone:CLASS:RECORDS with whole numbers: CLASS of at least 0 and RECORDS of at "
+    "least 2",
 }
 """All splits and their notation."""
 _BY_CLASS = ("dirichlet", "pathological", "shards", "alone")
@@ -81,8 +83,8 @@ def split(labels: Labels, owners: Rows | None, num_sites: int, spec: str, seed: 
         raise TermsError(f"'partition' is '{spec}'; write {'; '.join(_WRITTEN.values())}")
     if not 1 <= num_sites <= len(labels):
         raise DataError(
-            f"'partition': {len(labels)} records cannot be split over {num_sites} sites; run "
-            "from 1 site to as many as there are records"
+            f"'partition': {len(labels)} records cannot be split over {num_sites} sites; run at "
+            "least 1 site, and at most as many sites as there are records"
         )
     if name in ("contiguous", "iid", "natural", "sizes"):
         parts = _plain(name, arguments, owners, len(labels), num_sites, seed)
@@ -151,8 +153,8 @@ def _equal(records: int, spec: str, count: int, num_sites: int, seed: int) -> li
     """Return ``records`` rows for each site, drawn without order."""
     if records * num_sites > count:
         raise DataError(
-            f"'partition' is '{spec}', and {num_sites} sites of {records} records need "
-            f"{records * num_sites} of the data set's {count}; ask for at most "
+            f"'partition' is '{spec}': {num_sites} sites of {records} records need "
+            f"{records * num_sites} records, and the data set has {count}; ask for at most "
             f"{count // num_sites} a site, or run fewer sites"
         )
     return np.split(_generator(seed).permutation(count)[: records * num_sites], num_sites)
@@ -166,7 +168,7 @@ def _natural(owners: Rows | None, num_sites: int) -> list[Rows]:
         )
     if (number := int(owners.max()) + 1) != num_sites:
         raise DataError(
-            f"'partition' is 'natural' and the data set has {number} owners, not {num_sites}; run "
+            f"'partition' is 'natural': the data set has {number} owners, not {num_sites}; run "
             f"{number} sites"
         )
     return [np.flatnonzero(owners == owner) for owner in range(num_sites)]
@@ -195,8 +197,8 @@ def _by_label(
     classes = len(np.unique(labels))
     if name == "pathological" and number > classes:
         raise DataError(
-            f"'partition' asks for {number} classes a site and the data set has {classes}; ask "
-            f"for at most {classes}"
+            f"'partition' asks for {number} classes for each site, and the data set has "
+            f"{classes}; ask for at most {classes}"
         )
     if name == "shards" and number * num_sites > len(labels):
         raise DataError(_too_uneven(f"shards:{number}", num_sites))
@@ -268,9 +270,13 @@ def _alone(arguments: list[str], labels: Labels, num_sites: int, seed: int) -> l
     most = min(2 * len(of_class) + 1, 2 * len(others) // (2 * num_sites - 1))
     if records > most:
         raise DataError(
-            f"'partition' is 'alone:{label}:{records}', and the data set has {len(of_class)} "
-            f"records of class {label} and {len(others)} of others; "
-            + (f"ask for at most {most} a site" if most > 1 else "choose a class that it has")
+            f"'partition' is 'alone:{label}:{records}': the data set has {len(of_class)} "
+            f"records of class {label} and {len(others)} of other classes; "
+            + (
+                f"ask for at most {most} records for each site"
+                if most > 1
+                else "choose a class of the data set"
+            )
         )
     rest = others[: num_sites * records - records // 2]
     return [
@@ -283,8 +289,8 @@ def _thinned(parts: list[Rows], records: int, seed: int) -> list[Rows]:
     """Return ``records`` rows of each part, drawn without order."""
     if (least := min(map(len, parts))) < records:
         raise DataError(
-            f"'partition' asks for {records} records a site, and a site has fewer of its classes; "
-            f"ask for at most {least}"
+            f"'partition' asks for {records} records for each site, and a site has fewer "
+            f"records of its classes; ask for at most {least}"
         )
     generator = _generator(seed)
     return [generator.permutation(rows)[:records] for rows in parts]
@@ -319,8 +325,8 @@ def _wrong(name: str, arguments: list[str]) -> TermsError:
 def _refuse_no_classes(name: str, labels: Labels) -> None:
     if not np.issubdtype(labels.dtype, np.integer):
         raise DataError(
-            f"'partition' is '{name}', which goes by class, and the targets of this data set are "
-            "not classes; choose contiguous, iid, sizes or natural"
+            f"'partition' is '{name}', which splits by class, but the targets of this data set "
+            "are not classes; choose contiguous, iid, sizes or natural"
         )
 
 

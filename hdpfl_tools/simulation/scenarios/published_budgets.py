@@ -127,6 +127,6 @@ def batch_sizes(sites: int) -> list[int]:
 def _refuse_other_sites(key: str, sites: int, otherwise: str) -> None:
     if sites not in SITES:
         raise TermsError(
-            f"'{key}' asks for a published list, and there is none for {sites} sites; "
+            f"'{key}' asks for a published list, and no list is published for {sites} sites; "
             f"run 20, 40 or 60 sites ({otherwise})"
         )

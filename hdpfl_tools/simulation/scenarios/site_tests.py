@@ -29,7 +29,7 @@ from hdpfl_tools.simulation.datasets import Dataset
 
 Rows = npt.NDArray[np.int64]
 
-NOTHING_LIKE_IT = "no public test record is like its own"
+NOTHING_LIKE_IT = "no public test record is like the site's own"
 """Reason why a site is not tested."""
 
 _KEEPS_OWNERS = ("natural", "contiguous")

@@ -45,7 +45,9 @@ _FILE = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_-]*/)*[A-Za-z0-9_][A-Za-z0-9_.-]*
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 """A publisher, a name or a version."""
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-_AGAIN = "the coordinator is to leave it out ('fab-include' in pyproject.toml) and build it again"
+_AGAIN = (
+    "the coordinator must leave it out ('fab-include' in pyproject.toml) and build the app again"
+)
 
 
 @dataclass(frozen=True)
@@ -109,15 +111,17 @@ def read_bundle(path: Path) -> Bundle:
         TypeError,
         AttributeError,
     ):
-        raise DeploymentError(f"{path} is no app of Flower's; make one with: flwr build") from None
+        raise DeploymentError(f"{path} is not a Flower app; make one with: flwr build") from None
     if sorted(listed) != sorted(
         f"{name},{hashlib.sha256(data).hexdigest()},{8 * len(data)}" for name, data in files.items()
     ):
-        raise DeploymentError(f"{path}: its files are not those that it lists; get it again")
+        raise DeploymentError(
+            f"{path}: the app's files are not those that it lists; get the app again"
+        )
     if components != ENTRY_POINTS:
         raise DeploymentError(
-            f"{path}: {PROJECT} starts other code than this app's; the coordinator is to name "
-            f"{', '.join(ENTRY_POINTS.values())} alone in [tool.flwr.app.components]"
+            f"{path}: {PROJECT} starts other code than this app's; the coordinator must name only "
+            f"{', '.join(ENTRY_POINTS.values())} in [tool.flwr.app.components]"
         )
     _check_modules(path, files, name.replace("-", "_").lower())
     return Bundle(f"{words[0]}/{name}", version, hashlib.sha256(content).hexdigest(), files, needs)
@@ -166,9 +170,9 @@ def _fault_of_entry(entry: zipfile.ZipInfo) -> str:
         return "is encrypted"
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG) or entry.external_attr & 0xFF:
-        return "is a link, a folder or another thing than a file"
+        return "is not a file but a link, a folder or another thing"
     if entry.flag_bits or entry.extra or entry.compress_type not in _PACKED:
-        return "is packed in another way than flwr build does"
+        return "is packed in another way than flwr build packs files"
     return ""
 
 
@@ -185,7 +189,7 @@ def _fault_of_name(name: str, seen: dict[str, str]) -> str:
         if len(name) > _LONGEST_NAME:
             return "has too long a name"
         if not _FILE.fullmatch(name) or "__pycache__" in name.lower().split("/"):
-            return "is a name that could lead elsewhere"
+            return "has a name that could lead to another place"
         if name != "LICENSE" and not name.endswith(_ENDINGS):
             return "is neither source code nor text that this command compares"
     if seen.get(name.lower()) == name:
@@ -193,7 +197,7 @@ def _fault_of_name(name: str, seen: dict[str, str]) -> str:
     for count in range(1, len(parts) + 1):
         prefix = "/".join(parts[:count]) + "/" * (count < len(parts))
         if seen.setdefault(prefix.lower().rstrip("/"), prefix) != prefix:
-            return "is a file and a folder, or differs from another one by capitals alone"
+            return "is both a file and a folder, or differs from another name only by capitals"
     return ""
 
 
@@ -215,13 +219,13 @@ def _check_modules(path: Path, files: Collection[str], project: str) -> None:
             raise DeploymentError(f"{path}: {name!r} is hidden by a folder of its name; {_AGAIN}")
         if root not in (*PACKAGES, project) if rest else name.endswith(".py"):
             raise DeploymentError(
-                f"{path}: {name!r} could be imported in the place of a library; the coordinator is "
-                f"to move it into the package {project}"
+                f"{path}: {name!r} could be imported in place of a library; the coordinator must "
+                f"move it into the package {project}"
             )
         if rest and root not in PACKAGES and _is_taken(root):
             raise DeploymentError(
-                f"{path}: {name!r} is imported in the place of a library that is installed here; "
-                "the coordinator is to name the project otherwise"
+                f"{path}: {name!r} would be imported in place of a library that is installed "
+                "here; the coordinator must give the project another name"
             )
 
 
@@ -243,8 +247,8 @@ def install(bundle: Bundle, folder: Path) -> Path:
     shebang = f"#!{sys.executable} -I\n"
     if len(shebang) > _MAX_SHEBANG or " " in sys.executable:
         raise DeploymentError(
-            f"{sys.executable} is too long a path, or has a blank, for a script's first line; "
-            "install this package in a shorter one, e.g. /srv/hdpfl/venv"
+            f"the path {sys.executable} is too long for a script's first line, or holds a blank; "
+            "install this package at a shorter path, such as /srv/hdpfl/venv"
         )
     try:
         _install_app(bundle, folder / "apps")

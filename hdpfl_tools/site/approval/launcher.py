@@ -33,7 +33,9 @@ def main() -> None:
         server learns a constant text.
     """
     program = Path(sys.argv[0]).name
-    fault = "" if program == PROGRAM else f"a server asked for {program}; only {PROGRAM} runs here"
+    fault = (
+        "" if program == PROGRAM else f"a server asked for {program}, but only {PROGRAM} runs here"
+    )
     if INSTALLS in sys.argv:
         sys.argv.remove(INSTALLS)
         fault = f"{INSTALLS} installs what a server names; start the SuperNode without it"
@@ -87,7 +89,7 @@ def refusal(folder: Path) -> str:
     if not folder.is_dir():
         return (
             f"the app of this run is not approved, SHA-256 {folder.name}; nothing of it was run. "
-            f"Once it is reviewed: hdpfl-site approve APP.fab --to {APPROVED}"
+            f"After a review: hdpfl-site approve APP.fab --to {APPROVED}"
         )
     # Write access to one of these would allow other code in place of the approved.
     for path in (APPROVED, folder.parent, folder):

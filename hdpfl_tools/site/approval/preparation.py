@@ -94,8 +94,8 @@ class ExportRead:
             sync(path.parent)
         except OSError as error:
             raise DataError(
-                f"the prepared records, {len(content):,} bytes in {path.parent}, cannot be "
-                f"written: {error.strerror}; none of them is left there"
+                f"the prepared records ({len(content):,} bytes in {path.parent}) cannot be "
+                f"written: {error.strerror}; no part of them is left there"
             ) from None
         return digest
 

@@ -33,39 +33,39 @@ class Stage:
 STAGES = (
     Stage(
         "A message arrives",
-        "Every message gets one answer: a result, or one of four constant codes. It leaves when "
-        "`reply-after` says. No reason and no text of an error is sent.",
+        "Every message gets one answer: a result, or one of four constant codes. It leaves at the "
+        "time that `reply-after` sets. No reason and no text of an error is sent.",
         ("client_app", "hdpfl_flower.wire", "hdpfl_flower.reply_time",
          "hdpfl_flower.errors", "hdpfl_flower.formats", "hdpfl_flower"),
     ),
     Stage(
         "Its terms are read",
         "The server's text is data: no part of it is executed or opened as a path. Its size is "
-        "bounded before it is parsed. A term that this version does not know declines.",
+        "bounded before it is parsed. If this version does not know a term, the site declines.",
         ("hdpfl_flower.config", "hdpfl_flower.work", "hdpfl_flower.releases"),
     ),
     Stage(
         "Profile and operator decide",
-        "Without the operator's approval of these terms and of this app no record is read and "
-        "nothing is charged or disclosed.",
+        "Unless the operator approved these terms and this app, no record is read and nothing is "
+        "charged or disclosed.",
         ("client_app.site", "hdpfl_flower.privacy.policy"),
     ),
     Stage(
         "The price is computed",
-        "One plan pays for all rounds of a run. The noise is rounded up, and its ε is that of "
-        "privacy-loss distributions that bound the exact one from above.",
+        "One plan pays for all rounds of a run. The noise is rounded up. Its ε comes from "
+        "privacy-loss distributions that bound the exact ε from above.",
         ("hdpfl_flower.privacy",),
     ),
     Stage(
         "The ledger is charged",
-        "Every release is charged and reserved before the work and sealed before it is sent. The "
-        "same request gets the same bytes. No run passes the lifetime cap.",
+        "Every release is charged and reserved before the work, and sealed before it is sent. The "
+        "same request gets the same bytes. No run exceeds the lifetime cap.",
         ("hdpfl_flower.ledger",),
     ),
     Stage(
         "The records are opened",
-        "A message reads one file that the operator's tool prepared, and no export. The ledger "
-        "binds the run to the file's SHA-256. Units that withdrew are left out.",
+        "A message reads only one file, which the operator's tool prepared, and no export. The "
+        "ledger binds the run to the file's SHA-256. Units that withdrew are left out.",
         ("client_app.site.prepared_records", "hdpfl_flower.ledger.checked_table",
          "hdpfl_flower.data", "hdpfl_flower.models.backbones", "hdpfl_flower.models.task"),
     ),
@@ -79,8 +79,8 @@ STAGES = (
     ),
     Stage(
         "The run ends",
-        "What is released after the last round (scores, counts) is charged like an update. Models "
-        "of the site's own stay in its folder.",
+        "What is released after the last round (scores, counts) is charged like an update. The "
+        "site's own models stay in its folder.",
         ("client_app.after_run", "client_app.releases", "hdpfl_flower.measures"),
     ),
     Stage(

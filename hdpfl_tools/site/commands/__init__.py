@@ -23,28 +23,28 @@ COMMANDS = {
     "worth": Later(
         f"{_HERE}.worth",
         "worth",
-        "Judge whether the last run was worth joining; with --terms predict a run's worth.",
+        "Judge whether the last run was worth joining; with --terms, predict a run's worth.",
     ),
-    "audit": Later(f"{_HERE}.audit", "audit", "Attack this build's clipping and noise."),
+    "audit": Later(f"{_HERE}.audit", "audit", "Test this build's clipping and noise by an attack."),
     "requests": Later(
         f"{_HERE}.requests",
         "requests",
-        "List the runs that wait, and the decisions so far; with --refuse decline one.",
+        "List the runs that wait and the decisions so far; with --refuse, refuse a run.",
     ),
     "approve": Later(
         f"{_HERE}.approve",
         "approve",
-        "Approve a run, a public file of weights, or with --to an app.",
+        "Approve a run or a public file of weights; with --to, approve an app.",
     ),
     "data": Later(
         f"{_HERE}.prepare",
         "app",
-        "The site's export: import it into the table that runs read, compare, delete.",
+        "Import the site's export into the table that runs read; compare or delete this table.",
     ),
     "prepare": Later(
         f"{_HERE}.prepare",
         "prepare",
-        "List the records prepared for runs; with a run prepare them anew, or delete them.",
+        "List the records that are prepared for runs; prepare them again or delete them.",
     ),
     "withdraw": Later(
         f"{_HERE}.ledger",
@@ -54,7 +54,7 @@ COMMANDS = {
     "health": Later(
         f"{_HERE}.health",
         "health",
-        "Say whether the node answers its SuperLink; or ask that one, and compare clocks.",
+        "Check that the node hears from its SuperLink; or ask a SuperLink and compare clocks.",
     ),
     "exporter": Later(
         f"{_HERE}.exporter",
@@ -64,20 +64,24 @@ COMMANDS = {
     "join": Later(
         f"{_HERE}.join",
         "join",
-        "Check an invitation, write all that a site's node needs, test the connection.",
+        "Check an invitation, write the files of a site's node, and test the connection.",
     ),
-    "profile": Later(f"{_HERE}.profile", "app", "The site's profile: write a new one, check one."),
+    "profile": Later(
+        f"{_HERE}.profile", "app", "Write a new profile of the site, or check the profile."
+    ),
     "schema": Later(
         f"{_HERE}.schema",
         "schema",
-        "Check a public schema; with --to draft one from a table, with --mock make up a table.",
+        "Check a public schema; with --to, draft one from a table; with --mock, make up a table.",
     ),
     "ledger": Later(
         f"{_HERE}.ledger",
         "ledger",
-        "Print the charges, releases and budget left; or create the ledger, or raise its cap.",
+        "Print the charges, the releases and the budget left; create the ledger; raise its cap.",
     ),
-    "peers": Later(f"{_HERE}.peers", "app", "Keys for shared noise: this site's, and its peers'."),
+    "peers": Later(
+        f"{_HERE}.peers", "app", "Keys for shared noise: this site's key and the keys of its peers."
+    ),
     "model": Later(f"{_HERE}.model", "app", "The final model of the last run."),
 }
 

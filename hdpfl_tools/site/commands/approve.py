@@ -32,47 +32,50 @@ def approve(
         str,
         typer.Argument(
             metavar="REQUEST | WEIGHTS | APP.fab",
-            help="A request, by the number or the digits that 'requests' prints, or to be asked by "
-            "its run's name; a file of weights (.safetensors, or torch's .pt, .pth); with --to an "
-            "app of 'flwr build'.",
+            help="A request: its number or its digits, as 'requests' prints them, or, without "
+            "--yes, the name of its run. A file of weights: .safetensors, or torch's .pt or .pth. "
+            "With --to: an app that 'flwr build' wrote.",
         ),
     ],
     profile: ProfileOption = None,
     by: ByOption = "",
     to: Annotated[
         Path | None,
-        typer.Option("--to", "--out", metavar="DIR", help="App: folder of the approved apps."),
+        typer.Option("--to", "--out", metavar="DIR", help="App: the folder of the approved apps."),
     ] = None,
     sha256: Annotated[
-        str, typer.Option(help="App: its expected SHA-256, from the coordinator.")
+        str, typer.Option(help="App: the expected SHA-256, from the coordinator.")
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     read: Annotated[
         bool,
         typer.Option(
-            "--read", help="App: open the files that run here, in the order of a message."
+            "--read",
+            help="App: show the files that run at a site, in the order in which a "
+            "message uses them.",
         ),
     ] = False,
 ) -> None:
-    """Approve a run, a public file of weights, or with --to an app.
+    """Approve a run or a public file of weights; with --to, approve an app.
 
-    A run: prints its terms, its price and its disclosures, reads the site's records, prints how
-    they changed, and asks. The ledger records the decider, the terms and the records that the run
-    will use; other terms, or another app, wait for approval again.
+    Run: the command prints the terms, the price and the disclosures, reads the site's records,
+    prints how they changed, and asks. The ledger records who decided, the terms, and the records
+    that the run will use. If the terms or the app change later, the run waits for approval again.
 
-    Weights: copies the file to this machine's place for them and prints its digest, which
-    'policy.weights' lists, and a run config names in 'start' or 'backbone'. Look at where a file
-    comes from before.
+    Weights: the command copies the file to this machine's folder of weights and prints its digest.
+    List the digest in 'policy.weights' of the profile. A run config names the digest in 'start' or
+    'backbone'. Check where a file comes from before you approve it.
 
-    An app, bit by bit: lists the files that differ from the package installed here, and asks. Run
-    it as the administrator: the user of the SuperNode must not be able to write to DIR.
+    App: the command compares the app bit by bit with the package that is installed here, lists the
+    files that differ, and asks. Run it as the administrator: the user of the SuperNode must not be
+    able to write to DIR.
     """
     if read:
         typer.echo_via_pager(_reading(read_bundle(Path(what))))
     elif to is not None:
         _approve_app(Path(what), to, sha256, yes=yes)
     elif sha256:
-        raise DeploymentError("'--sha256' is of an app: add --to DIR, or leave it out for a run")
+        raise DeploymentError("'--sha256' is for an app: add --to DIR, or leave it out for a run")
     elif Path(what).suffix in WEIGHTS:
         _approve_weights(Path(what))
     else:
@@ -96,34 +99,36 @@ def _approve_app(app: Path, to: Path, sha256: str, *, yes: bool) -> None:
     bundle = read_bundle(app)
     if sha256 and sha256.strip().lower() != bundle.sha256:
         raise DeploymentError(
-            f"{app} is another app: its SHA-256 is {bundle.sha256}; ask the coordinator which "
-            "one is meant"
+            f"{app} is not the expected app: its SHA-256 is {bundle.sha256}; ask the coordinator "
+            "which app you should get"
         )
     typer.echo(printable(f"{bundle.app} {bundle.version}, {len(bundle.files)} files"))
     here = site_files(bundle.files)
     lines = sum(file.lines for file in here)
-    typer.echo(f"of them {len(here)} can run here, {lines:,} lines; read them in order with --read")
+    typer.echo(
+        f"{len(here)} of these files can run here, {lines:,} lines; read them in order with --read"
+    )
     typer.echo(f"SHA-256 {bundle.sha256}")
     needs = ", ".join(bundle.dependencies) or "none"
-    typer.echo(f"{PROJECT}: starts {ENTRY_POINTS['clientapp']} here and installs nothing; it says")
+    typer.echo(f"{PROJECT} starts {ENTRY_POINTS['clientapp']} here and installs nothing; it says")
     typer.echo(printable(f"  that it needs {needs}"))
     changes = list(differences(bundle))
-    typer.echo(f"unlike the package installed here: {len(changes) or 'nothing'}")
+    typer.echo(f"files that differ from the package installed here: {len(changes) or 'none'}")
     for line in changes:
         typer.echo(f"  {printable(line)}")
-    if not yes and not typer.confirm("It will read this site's records. Approve it?"):
+    if not yes and not typer.confirm("The app will read this site's records. Approve it?"):
         raise DeploymentError("nothing was approved")
     folder = expanded(to).absolute()
     launcher = install(bundle, folder)
     typer.echo(f"approved: {folder / 'apps' / bundle.sha256}")
     if others := len(list((folder / "apps").glob("[!.]*"))) - 1:
         typer.echo(
-            f"other apps approved here: {others}; remove from {folder / 'apps'} those that no run "
-            "uses"
+            f"other apps that are approved here: {others}; remove those that no run uses from "
+            f"{folder / 'apps'}"
         )
     typer.echo(f"start the SuperNode and its flower-superexec with PATH={launcher.parent}")
     if os.geteuid() != 0:
-        typer.echo(f"warning: this user can change {folder}; run the SuperNode as another one")
+        typer.echo(f"warning: this user can change {folder}; run the SuperNode as another user")
 
 
 def _reading(bundle: Bundle) -> Iterator[str]:

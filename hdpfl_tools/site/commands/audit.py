@@ -31,20 +31,21 @@ CANARIES = 50_000
 
 def audit(
     epsilon: Annotated[
-        list[float] | None, typer.Option(help="A claim to audit; repeat it for more. [1, 4, 8]")
+        list[float] | None,
+        typer.Option(help="A claimed ε to audit; may be repeated. Default: 1, 4 and 8."),
     ] = None,
     canaries: Annotated[int, typer.Option(help="Planted records for each claim.")] = CANARIES,
     profile: ProfileOption = None,
     terms: Annotated[Path | None, typer.Option("--terms", "--run-config", help=TERMS_HELP)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Attack this build's clipping and noise.
+    """Test this build's clipping and noise by an attack.
 
-    Plants records in one full-batch step, infers from its release which of them took part, and
-    prints the ε this shows beside the ε that is claimed; exit status 1 if a claim is violated. With
-    the terms of a run only the engine that trains its model is audited, else all of them; with a
-    profile an estimate for the site's own run is printed, too. No record is read, and nothing is
-    charged.
+    The command plants records in one full-batch step and infers from its release which of them took
+    part. It prints the ε that this attack shows beside the ε that is claimed. The exit status is 1
+    if a claim is violated. With --terms the command audits only the engine that trains the run's
+    model; without it, all engines. With --terms and --profile it also prints an estimate for the
+    site's own run. No record is read, and nothing is charged.
     """
     site = open_profile(profile) if profile is not None else None
     run = RunConfig.load(terms, mailed=True).terms if terms is not None else None

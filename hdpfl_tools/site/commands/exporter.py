@@ -40,39 +40,49 @@ _SHORTEST, _LONGEST = 16, 1000
 
 def exporter(  # noqa: PLR0913, PLR0917 - options of a command line
     profile: ProfileOption = None,
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = SITE_PORT,
+    host: Annotated[str, typer.Option(help="Address at which the exporter listens.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="Port; 0: any free port.", min=0, max=65535)
+    ] = SITE_PORT,
     name: Annotated[
-        list[str] | None, typer.Option(help="Name of this machine to be asked by; repeatable.")
+        list[str] | None,
+        typer.Option(help="Host name that a request may use for this machine; may be repeated."),
     ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="Token that a request must bear. Default: LEDGER.token; made if missing."
+            help="File of the token that a request must bear. Default: LEDGER.token. A "
+            "missing file is made."
         ),
     ] = None,
-    certificate: Annotated[Path | None, typer.Option(help="PEM, to speak TLS.")] = None,
-    key: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="Certificate for TLS, a PEM file.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="Private key of the certificate.")] = None,
     clients: Annotated[
-        Path | None, typer.Option(help="PEM of the CA of permitted clients.")
+        Path | None, typer.Option(help="Certificate of the CA of permitted clients, a PEM file.")
     ] = None,
     insecure: Annotated[
         bool,
         typer.Option(
-            "--insecure", help="Plain HTTP and no token, on a network of this site alone."
+            "--insecure",
+            help="Use plain HTTP and no token. Only for a network that nobody but this site uses.",
         ),
     ] = False,
     textfile: Annotated[
-        Path | None, typer.Option(help="Write this .prom file once, and listen nowhere.")
+        Path | None, typer.Option(help="Write this .prom file once, and do not listen.")
     ] = None,
     every: Annotated[
-        float, typer.Option(help="With --textfile: again after these seconds; 0: once.", min=0)
+        float,
+        typer.Option(help="With --textfile: write it again after so many seconds; 0: once.", min=0),
     ] = 0.0,
 ) -> None:
     """Show this site's budget, releases, refusals and ledger to its own Prometheus.
 
-    They are private: it answers this machine alone, and requests alone that bear the token, unless
-    the clients show a certificate.
+    These values are private. By default the exporter listens only at this machine, and answers only
+    requests that bear the token. Another --host needs --clients, so that each client must show a
+    certificate, or --insecure. With either of them the exporter asks for a token only if
+    --token-file names one.
     """
     if profile is None:
         raise ProfileError("no profile is named; add --profile PATH, or set HDPFL_PROFILE")
@@ -145,12 +155,13 @@ def read_token(path: Path) -> str:
     # The group may read it: that of the site's Prometheus.
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise DeploymentError(
-            f"exporter: other users can read or change {path}; remove it, and another is made"
+            f"exporter: other users can read or change {path}; remove it, and a new one "
+            "will be made"
         )
     if not re.fullmatch(rf"[\x21-\x7e]{{{_SHORTEST},{_LONGEST}}}", token):
         raise DeploymentError(
             f"exporter: {path} holds no token of {_SHORTEST} to {_LONGEST} characters; remove it, "
-            "and another is made"
+            "and a new one will be made"
         )
     return token
 
@@ -163,6 +174,7 @@ def check_private(address: Address, *, insecure: bool) -> None:
     """
     if not (address.mutual or address.local or insecure):
         raise DeploymentError(
-            "exporter: '--host' is reached from other machines, and what is shown is private; add "
-            "--certificate, --key and --clients, or, on a network of this site alone, --insecure"
+            "exporter: other machines can reach '--host', and the exporter shows private values; "
+            "add --certificate, --key and --clients; or, on a network that nobody but this site "
+            "uses, --insecure"
         )

@@ -36,7 +36,7 @@ def health(
         str,
         typer.Argument(
             metavar="HOST:PORT",
-            help="Ask this coordinator, before the node starts.",
+            help="Ask this coordinator; for use before the node starts.",
             show_default=False,
         ),
     ] = "",
@@ -45,15 +45,19 @@ def health(
     ] = None,
     flwr_home: Annotated[
         Path | None,
-        typer.Option(envvar="FLWR_HOME", help="The Flower home of a node of hdpfl-patient."),
+        typer.Option(
+            envvar="FLWR_HOME", help="The Flower home of a node that hdpfl-patient started."
+        ),
     ] = None,
 ) -> None:
-    """Say whether the node answers its SuperLink; or ask that one, and compare clocks.
+    """Check that the node hears from its SuperLink; or ask a SuperLink and compare clocks.
 
-    Status 1 where for 90 seconds the node has heard nothing or flower-superexec has asked it for no
-    task, where the PATH of the node or of this command pins a part of Flower's programs, or where
-    the coordinator is not reached: by the forward proxy in HTTPS_PROXY, except for the hosts in
-    NO_PROXY. An error is one line, for the log or probe that starts the SuperNode.
+    Without HOST:PORT the exit status is 1 if for 90 seconds the node has heard nothing, or
+    flower-superexec has not asked it for a task, or if the PATH of the node or of this command pins
+    only a part of Flower's programs. With HOST:PORT it is 1 if the coordinator cannot be reached,
+    its certificate is not right, or the clocks differ too much. The command uses the forward proxy
+    in HTTPS_PROXY, except for the hosts in NO_PROXY. An error is one line, for the log or the probe
+    that starts the SuperNode.
     """
     if not superlink:
         _of_the_node(heard_file(flwr_home))
@@ -68,19 +72,20 @@ def _of_the_node(note: Path) -> None:
     if ago is None or ago.superlink > DEAF:
         heard = "nothing so far" if ago is None else f"nothing for {ago.superlink:.0f} s"
         raise DeploymentError(
-            f"the node has heard {heard} from its SuperLink ({note}); start it again by "
+            f"the node has heard {heard} from its SuperLink ({note}); start it again with "
             "hdpfl-patient, and see: hdpfl-site health HOST:PORT"
         )
     if ago.tasks > DEAF:
         raise DeploymentError(
-            f"flower-superexec has asked the node for no task for {ago.tasks:.0f} s, so no message "
-            "is answered; start it again, or the node that starts it, and see its log"
+            f"flower-superexec has not asked the node for a task for {ago.tasks:.0f} s, so no "
+            "message is answered; start flower-superexec again, or the node that starts it, and "
+            "see its log"
         )
     if fault := path_fault() or (ago.pinned and path_fault(ago.pinned)):
         raise DeploymentError(fault)
     typer.echo(f"the node heard from its SuperLink {ago.superlink:.0f} s ago")
     typer.echo(
-        f"it runs approved apps alone, by {ago.pinned}"
+        f"it runs only approved apps, by {ago.pinned}"
         if ago.pinned
         else "it runs any app that its coordinator sends: hdpfl-site approve APP.fab --to …"
     )
@@ -90,7 +95,7 @@ def _of_the_superlink(superlink: str, root_certificates: Path) -> None:
     # From the right: an IPv6 address has colons of its own.
     host, _, port = superlink.rpartition(":")
     if not host or not port.isdecimal() or "/" in superlink:
-        raise DeploymentError(f"'{superlink}' is no HOST:PORT, such as flower.example.org:8000")
+        raise DeploymentError(f"'{superlink}' is not HOST:PORT, such as flower.example.org:8000")
     host = host.strip("[]")
     try:
         context = ssl.create_default_context(cafile=str(expanded(root_certificates)))
@@ -113,31 +118,31 @@ def _of_the_superlink(superlink: str, root_certificates: Path) -> None:
         plain = error.reason in _PLAIN_HTTP
         raise DeploymentError(
             f"{superlink} does not speak TLS{'' if plain else f' as it should ({error.reason})'}; "
-            "a SuperLink needs --ssl-certfile, a proxy 'listen … ssl'"
+            "a SuperLink needs --ssl-certfile, and a proxy needs 'listen … ssl'"
         ) from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         if proxy:
             raise DeploymentError(
-                f"{superlink} is not reached through the proxy {proxy} ({reason}); have it allow "
-                f"CONNECT to this address, check the credentials in {VARIABLE}, or name the host "
-                "in NO_PROXY"
+                f"{superlink} cannot be reached through the proxy {proxy} ({reason}); let the "
+                f"proxy allow CONNECT to this address, check the credentials in {VARIABLE}, or "
+                "name the host in NO_PROXY"
             ) from None
         raise DeploymentError(
-            f"no answer from {superlink} ({reason}); check address, port and firewall"
+            f"{superlink} does not answer ({reason}); check address, port and firewall"
         ) from None
     finally:
         connection.close()
     if reply.status >= 400:
         raise DeploymentError(
-            f"{superlink} answers {reply.status} to /health: it is no SuperLink, or a proxy that "
-            "does not reach it"
+            f"{superlink} answers {reply.status} to /health: it is not a SuperLink, or it is a "
+            "proxy that does not reach the SuperLink"
         )
     _compare_clocks(reply.headers.get("Date", ""))
     through = f" through the proxy {proxy}" if proxy else ""
     typer.echo(f"{superlink} answers{through}; its certificate is valid until {end:%Y-%m-%d}")
     if (left := (end - datetime.now(UTC)).days) < WARN_DAYS:
-        typer.echo(f"warning: that is in {left} days; the coordinator should renew it")
+        typer.echo(f"warning: the certificate ends in {left} days; the coordinator should renew it")
 
 
 def _end_of(sock: object) -> datetime:
@@ -155,8 +160,8 @@ def _certificate_problem(error: ssl.SSLCertVerificationError, superlink: str, ho
         return f"the certificate of {superlink} is not valid yet {now}; set the clock"
     if error.verify_code in _NAMES:
         return (
-            f"the certificate of {superlink} does not name '{host}'; call it by a name that the "
-            f"certificate has, or have it made with: hdpfl certs DIR --host {host}"
+            f"the certificate of {superlink} does not name '{host}'; use a name that the "
+            f"certificate has, or let the coordinator make it again: hdpfl certs DIR --host {host}"
         )
     return (
         f"the certificate of {superlink} is not signed by this CA; get ca.crt from the "
@@ -173,5 +178,5 @@ def _compare_clocks(date: str) -> None:
     if not -BEHIND_SECONDS < ahead < AHEAD_SECONDS:
         raise DeploymentError(
             f"this machine's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} "
-            "the coordinator's: the SuperLink will refuse this node; set both by NTP"
+            "the coordinator's: the SuperLink will refuse this node; set both clocks by NTP"
         )

@@ -42,16 +42,24 @@ def join(  # noqa: PLR0913, PLR0917 - options of a command line
     invitation: Annotated[Path, typer.Argument(help="The file that the coordinator sent.")],
     folder: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder of the site; default: the site's name."),
+        typer.Option(metavar="DIR", help="Folder of the site. Default: the site's name."),
     ] = None,
     fingerprint: Annotated[
-        str, typer.Option(help="The fingerprint that the coordinator read out: not asked for.")
+        str,
+        typer.Option(
+            help="The fingerprint that the coordinator read out; then the command does not "
+            "ask for it."
+        ),
     ] = "",
     data: Annotated[
-        Path | None, typer.Option(help="The records; with them the profile is started.")
+        Path | None,
+        typer.Option(help="The records; with this option the command writes a first profile."),
     ] = None,
     records: Annotated[
-        int | None, typer.Option(help="About the records for training; public: round it.", min=1)
+        int | None,
+        typer.Option(
+            help="About how many records are for training. The number is public: round it.", min=1
+        ),
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε of one run.")] = None,
     cap: Annotated[float | None, typer.Option(help="ε of all runs together.")] = None,
@@ -62,8 +70,8 @@ def join(  # noqa: PLR0913, PLR0917 - options of a command line
     port: Annotated[
         int,
         typer.Option(
-            help="Of this machine, at which the units of node and tasks talk; two sites of one "
-            "machine need two.",
+            help="Port of this machine that the units of node and tasks use between them. Each "
+            "site of one machine needs its own.",
             min=1024,
             max=65535,
         ),
@@ -72,12 +80,12 @@ def join(  # noqa: PLR0913, PLR0917 - options of a command line
         bool, typer.Option("--offline", help="Do not ask the coordinator for its health.")
     ] = False,
 ) -> None:
-    """Check an invitation, write all that a site's node needs, test the connection.
+    """Check an invitation, write the files of a site's node, and test the connection.
 
-    Writes the node's key, the profile, and units of systemd or a Compose file; prints the price of
-    the run and the next steps. An invitation that is not as its coordinator signed it is refused.
-    Nothing that exists is replaced, so that a second call resumes where the first one ended.
-    Nothing is sent but a question for the coordinator's health.
+    The command writes the node's key, the profile (with --data), and units of systemd or a Compose
+    file. It prints the price of the run and the next steps. It refuses an invitation that is not as
+    its coordinator signed it. It replaces no file, so a second call resumes where the first one
+    ended. It sends nothing but a question for the coordinator's health.
     """
     asked = read_invitation(invitation)
     _compare(asked, fingerprint)
@@ -97,7 +105,7 @@ def join(  # noqa: PLR0913, PLR0917 - options of a command line
     typer.echo(f"send to the coordinator: {home / PUBLIC}; read out: {node_fingerprint(public)}")
     for name in asked.files:
         if name.startswith(MORE):
-            typer.echo(f"came along: {home / name}")
+            typer.echo(f"the invitation also held: {home / name}")
     typer.echo("next:")
     for number, step in enumerate(_next_steps(asked, home, start, port), start=1):
         typer.echo(f"{number}. {step}")
@@ -113,14 +121,16 @@ def _compare(asked: Invitation, fingerprint: str) -> None:
     heard = "".join(fingerprint.split()).lower()
     if heard and heard != asked.fingerprint:
         raise DeploymentError(
-            "the invitation has another fingerprint than '--fingerprint'; do not join, and ask the "
-            "coordinator by telephone"
+            "the fingerprint of the invitation is not that of '--fingerprint'; do not join, and "
+            "ask the coordinator by telephone"
         )
     if not heard and not typer.confirm(
         "Did the coordinator read out this fingerprint, by a number that did not come with the "
         "file?"
     ):
-        raise DeploymentError("nothing was written; call the coordinator and compare first")
+        raise DeploymentError(
+            "nothing was written; first call the coordinator and compare the fingerprint"
+        )
 
 
 def _unpack(asked: Invitation, home: Path) -> Path:
@@ -142,7 +152,7 @@ def _write_once(path: Path, content: bytes, mode: int = 0o644) -> None:
         if path.exists():
             if path.read_bytes() != content:
                 raise DataError(
-                    f"{path} exists already and has another content; move it away, or name another "
+                    f"{path} exists already with other content; move it away, or name another "
                     "--folder"
                 )
             return
@@ -161,7 +171,7 @@ def _node_key(asked: Invitation, home: Path) -> bytes:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise DataError(f"{path} is no key without a password; move it away") from None
+        raise DataError(f"{path} is not a key without a password; move it away") from None
     public = key.public_key().public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
@@ -180,7 +190,9 @@ def _next_steps(asked: Invitation, home: Path, start: Start, port: int) -> list[
     """Write how node and tasks start; return the steps to the first message."""
     profile = home / PROFILE
     if not profile.exists():
-        return [f"hdpfl-site join … --folder {_words(home)} --data EXPORT: starts the profile"]
+        return [
+            f"hdpfl-site join … --folder {_words(home)} --data EXPORT: this writes a first profile"
+        ]
     at = f"--profile {_words(profile)}"
     digest = hashlib.sha256(asked.files[APP]).hexdigest()
     services = Services(asked.site, asked.address, home.absolute(), profile.absolute(), port)

@@ -67,25 +67,25 @@ def ledger(
     composition: Annotated[
         Composition | None,
         typer.Option(
-            help="With --init: how runs add up; else the one for more runs like the profile's."
+            help="With --init: how runs add up. Default: what admits more runs like the profile's."
         ),
     ] = None,
     higher: Annotated[
         bool, typer.Option("--raise-cap", help="Raise the cap to the profile's budget, for good.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a cap is raised.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print the charges, releases and budget left; or create the ledger, or raise its cap.
+    """Print the charges, the releases and the budget left; create the ledger; raise its cap.
 
-    Every entry, payload and the anchor are checked first.
+    The command first checks every entry, every payload and the anchor.
 
-    With --init the ledger is created: its cap is the profile's budget, a promise for all releases
-    over its life. Refused where there is a ledger, or an anchor of one.
+    With --init it creates the ledger. The ledger's cap is the profile's budget: a promise for all
+    releases over the ledger's life. The command refuses if a ledger exists, or an anchor of one.
 
     How runs add up under the cap cannot be changed later. A Rényi filter of one order (renyi) is
-    for many small runs, and gives back the unused part of a run that ended; the plain sum of ε and
-    δ (sum) is for one large run, or a few. Of runs of ε 1, δ 1e-6 (100 steps, q 0.21) these fit
+    for many small runs, and gives back the unused part of a run that ended. The plain sum of ε and
+    δ (sum) is for one large run, or for a few. So many runs of ε 1, δ 1e-6 (100 steps, q 0.21) fit
     under a cap at δ 1e-5: ε 3: sum 3, renyi 8; ε 5: sum 5, renyi 20; ε 8: sum 8, renyi 45.
     """
     if init + higher + as_json > 1 or (composition and not init) or (yes and not higher):
@@ -190,19 +190,19 @@ def _raise_cap(site: Profile, *, yes: bool) -> None:
     """Raise the cap to the profile's budget; the ledger records it for ever."""
     account, budget = read_ledger(site).account, site.budget
     if (account.cap_epsilon, account.cap_delta) == (budget.epsilon, budget.delta):
-        typer.echo("the cap is that of [budget] already; nothing to do")
+        typer.echo("the cap is already that of [budget]; there is nothing to do")
         return
     if budget.epsilon < account.cap_epsilon or budget.delta < account.cap_delta:
         raise LedgerError(
             "the cap can only be raised, and [budget] is lower in ε or in δ; a lower [budget] "
-            "counts as it stands, without this command"
+            "counts without this command"
         )
     change = (
         f"from ε {floor_digits(account.cap_epsilon)}, δ {floor_digits(account.cap_delta)} "
         f"to ε {floor_digits(budget.epsilon)}, δ {floor_digits(budget.delta)}"
     )
     if not yes:
-        typer.confirm(f"Raise the lifetime cap {change}? It cannot be undone", abort=True)
+        typer.confirm(f"Raise the lifetime cap {change}? This cannot be undone", abort=True)
     paths = ledger_paths(site)
     with contextlib.closing(Ledger(paths.path, paths.anchor)) as opened:
         opened.raise_cap(budget.epsilon, budget.delta)
@@ -244,8 +244,8 @@ def _prepare_anchor(paths: LedgerPaths) -> None:
         return
     if anchor.exists():
         raise LedgerError(
-            f"the anchor {anchor} is there, so a ledger was; restore that ledger from a backup "
-            "(for another population name another anchor)"
+            f"the anchor {anchor} exists, so there was a ledger; restore that ledger from a "
+            "backup (for another population, name another anchor)"
         )
     try:
         anchor.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -272,29 +272,35 @@ def withdraw(
         list[str] | None,
         typer.Argument(
             metavar="[ID]…",
-            help="Ids as in the records; - reads them from standard input, one a line, so that "
-            "they stand in no history of the shell. None: how many withdrew, and when.",
+            help="Ids as in the records. - reads ids from standard input, one on each line, so "
+            "that no shell history holds them. Without an id, the command prints how many persons "
+            "withdrew, and when.",
             show_default=False,
         ),
     ] = None,
     profile: ProfileOption = None,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Take their withdrawals back: consent was given again.")
+        bool,
+        typer.Option(
+            "--undo",
+            help="Take the withdrawals of these ids back, because consent was given again.",
+        ),
     ] = False,
     renew: Annotated[
         bool,
         typer.Option(
             "--renew",
-            help="The ids are of all who ever withdrew: note them anew, under a new key in place "
-            "of one that was lost.",
+            help="Note the ids again under a new key, because the old key was lost. Name the ids "
+            "of all persons who ever withdrew.",
         ),
     ] = False,
 ) -> None:
     """Take persons out of every later run, because they withdrew their consent.
 
-    From the next message on no record of theirs is read: for training, tests, scores, counts,
-    'evaluate', 'worth' and all else. The ledger notes a keyed digest of each id and never the id.
-    Earlier releases stay released: they are listed, with their bounds.
+    From the next message on, no record of these persons is read: not for training, tests, scores or
+    counts, not by 'evaluate' or 'worth', and not by anything else. For each id the ledger notes a
+    keyed digest and never the id. Earlier releases stay released; the command lists them with their
+    bounds.
     """
     site = open_profile(profile)
     if not ids:
@@ -311,9 +317,9 @@ def withdraw(
         note = withdrawals.undo if undo else withdrawals.renew if renew else withdrawals.withdraw
         new = note(ledger, paths.path, source.own_column, units)
     if undo:
-        typer.echo(f"taken back: {new} withdrawals; the others of these ids had none")
+        typer.echo(f"taken back: {new} withdrawals; the other ids had no withdrawal")
         return
-    typer.echo(f"noted: {new} withdrawals, {len(units) - new} were noted before")
+    typer.echo(f"noted: {new} withdrawals; {len(units) - new} were noted before")
     for line in _in_records(source, units):
         typer.echo(line)
     _show_withdrawals(site)
@@ -349,8 +355,8 @@ def _source_with_ids(site: Profile) -> DataSource:
         raise ProfileError("profile: [data] is missing; say where the site's records lie")
     if not site.data.id:
         raise ProfileError(
-            "profile: 'data.id' is empty, so no record tells its person: name the column of ids "
-            '(of images: "folder"), or remove the person\'s records from the export itself'
+            "profile: 'data.id' is empty, so a record does not tell its person: name the column "
+            'of ids (for images: "folder"), or remove the person\'s records from the export'
         )
     # As the export holds them, withdrawn units included.
     return site.data.without(lambda: NOBODY)
@@ -362,7 +368,7 @@ def _units(source: DataSource, ids: Sequence[str]) -> list[bytes]:
 
     if "-" in ids:
         if len(ids) > 1:
-            raise DataError("'-' reads the ids from standard input: give it alone")
+            raise DataError("'-' reads the ids from standard input: give no id beside it")
         try:
             lines = sys.stdin.read().removeprefix(BOM).split("\n")
         except UnicodeDecodeError:
@@ -383,21 +389,22 @@ def _in_records(source: DataSource, units: Sequence[bytes]) -> Iterator[str]:
     try:
         present = unit_ids(source)
     except DataError as error:
-        yield f"warning: whether they occur in the records is not known: {error}"
+        yield f"warning: it is not known whether the ids occur in the records: {error}"
         return
     there, withdrawn = {*present}, {*units}
     absent = [str(place) for place, unit in enumerate(units, 1) if unit not in there]
     yield f"in the records: {len(units) - len(absent)} of {len(units)}"
     if absent:
         yield (
-            f"warning: in no record: number {', '.join(absent)} of the ids given. A typing error? "
-            "It is noted all the same, for a person who comes later; to correct it: --undo"
+            f"warning: in no record: number {', '.join(absent)} of the ids that you gave. Is it a "
+            "typing error? The withdrawal is noted nevertheless, for a person who comes later; "
+            "to correct it: --undo"
         )
     groups = spellings(list(dict.fromkeys([*units, *present]))).alike
     others = sum(bool({*group} & withdrawn) * len({*group} - withdrawn) for group in groups)
     if others:
         yield (
-            f"warning: {others} other ids of the records differ from these in spelling alone "
-            "(zeros, case, blanks, marks), and STAY IN: if they are the same persons, withdraw "
-            "them as they are written there, too"
+            f"warning: {others} other ids of the records differ from these ids only in spelling "
+            "(zeros, case, blanks, marks), and STAY IN: if they are the same persons, also "
+            "withdraw them as the records write them"
         )

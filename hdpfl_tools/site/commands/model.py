@@ -32,14 +32,15 @@ if TYPE_CHECKING:
 app = new_app("The final model of the last run.")
 
 PersonalOption = Annotated[
-    bool, typer.Option("--personal", help="This site's own model of that run instead.")
+    bool, typer.Option("--personal", help="Use this site's own model of that run.")
 ]
 TunedOption = Annotated[
-    bool, typer.Option("--tuned", help="The model of that run that was tuned at home instead.")
+    bool, typer.Option("--tuned", help="Use the model of that run that was tuned at this site.")
 ]
 LABELS = {
-    "private": "private: made of noisy releases alone; it may be shown like this site's updates",
-    "kept": "kept: trained on this site's records without noise; no ε covers it, keep it like them",
+    "private": "private: made only of noisy releases; it may be shown like this site's updates",
+    "kept": "kept: trained on this site's records without noise; no ε covers it, so protect it "
+    "like the records",
 }
 """Meanings of the two kinds of a site's own model."""
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that exists.")]
@@ -52,17 +53,19 @@ def show(
     tuned: TunedOption = False,
     to: Annotated[
         Path | None,
-        typer.Option("--to", "--out", help="File to write instead, FILE.safetensors."),
+        typer.Option("--to", "--out", help="Write the model to this file, FILE.safetensors."),
     ] = None,
     force: ForceOption = False,
 ) -> None:
-    """Print the run and the terms of the model, or with --to write it to a safetensors file.
+    """Print the run and the terms of the model; with --to, write it to a safetensors file.
 
-    Printed are the terms by which sites trained and, where the profile keeps a holdout, how good
-    the model is on it. The file's metadata hold the run's terms, and of a model of the site's own
-    its kind. The prior is part of the last layer's bias; without a bias it is the array 'outputs',
-    to be added. Of a backbone with adapters the file holds all numbers, the adapters added to them,
-    under 'backbone.' and 'head.'.
+    The command prints the terms by which sites trained. If the profile keeps a holdout, it also
+    prints how good the model is on the held-out records. The file's metadata hold the terms of the
+    run; for a model of the site's own they also hold its kind.
+
+    The prior is part of the last layer's bias. If that layer has no bias, the prior is the array
+    'outputs': add it to the outputs. For a backbone with adapters the file holds all numbers, with
+    the adapters added, under 'backbone.' and 'head.'.
     """
     from client_app.after_run.personal_model import PersonalModel
 
@@ -95,8 +98,8 @@ def predict(
     file: Annotated[
         Path,
         typer.Argument(
-            help="A CSV or Parquet table with the schema's columns; of a run without a schema an "
-            ".npz file with an array x, or a folder of images."
+            help="A CSV or Parquet table with the schema's columns. For a run without a schema: "
+            "an .npz file with an array x, or a folder of images."
         ),
     ],
     profile: ProfileOption = None,
@@ -106,24 +109,28 @@ def predict(
         bool,
         typer.Option(
             "--strict",
-            help="If any row has a cell that would be filled or clipped, or no prediction: print "
-            "no row, say how many and in which columns, exit with 1.",
+            help="Print no row if any row has no prediction, or a cell that would be filled or "
+            "clipped. Say how many rows and which columns, and exit with 1.",
         ),
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="File to write; else the terminal.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write. Default: the terminal.")] = None,
     force: ForceOption = False,
 ) -> None:
     """Predict the label of each row of a table, or each record of a file without a schema.
 
-    The table has the columns of the run's schema, or the site's own as its profile maps them; it
-    needs no label. The rows count from 1, blank lines and the header left out. Printed are the
-    likeliest class and the probability of the second class (the event), or of each of several; a
-    number; or of survival the chance of no event up to the end of each interval: all in the words
-    and units of the site's table, of dates in the schema's. The column 'cells' names the cells of
-    the row that are missing and were filled, are clipped to the schema's bounds, or hold an unknown
-    value, which is filled, too. Without a schema a class is its number and an image has its path in
-    the place of a row. A row that cannot be cut into cells, is not finite or is no readable image
-    has no prediction; these are counted.
+    The table has the columns of the run's schema, or the site's own columns as its profile maps
+    them. It needs no label. Rows are counted from 1, without blank lines and without the header.
+
+    For classes the output has the likeliest class and the probability of the second class (the
+    event), or, with more than two classes, of each. For a regression it has a number. For survival
+    it has the chance of no event up to the end of each interval. Values have the words and units of
+    the site's table; dates have those of the schema.
+
+    The column 'cells' names those cells of the row that were missing, were clipped to the schema's
+    bounds, or held an unknown value; missing and unknown values were filled. Without a schema, a
+    class is its number, and the path of an image takes the place of the row. A row has no
+    prediction if it cannot be cut into cells, is not finite, or is not a readable image; the
+    command counts these rows.
     """
     site = open_profile(profile)
     model, task = chosen_model(site, personal, tuned)
@@ -143,17 +150,19 @@ def predict(
 @app.command()
 def tune(
     profile: ProfileOption = None,
-    layers: Annotated[str, typer.Option("--part", help="head (the last layer), or all.")] = "all",
+    layers: Annotated[
+        str, typer.Option("--part", help="Part to tune: head (the last layer) or all.")
+    ] = "all",
     epochs: Annotated[int, typer.Option(help="Passes over the training records.", min=1)] = 5,
     learning_rate: Annotated[
-        float, typer.Option(help="Of SGD without noise; 0: the run's.", min=0)
+        float, typer.Option(help="Learning rate of SGD without noise; 0: that of the run.", min=0)
     ] = 0.0,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Tune the last run's model at the site, without noise.
 
-    The ledger closes that run first: this site releases nothing more of it. The result is a file of
-    its own in the state folder, for this site's eyes alone; no later run reads it.
+    First the ledger closes that run: this site releases nothing more of it. The result is a
+    separate file in the state folder. It is only for this site, and no later run reads it.
     """
     import contextlib
 
@@ -170,7 +179,7 @@ def tune(
     model, task = _start_of_tuning(site)
     run = model.terms.run_id
     if not yes:
-        question = f"Close run '{run}' at this site, for good, and tune its model without noise?"
+        question = f"Close run '{run}' at this site for good, and tune its model without noise?"
         typer.confirm(printable(question), abort=True)
     records = read_site_data(site.data, task, model.terms.schema_text).train
     how = HomeTuning(layers, epochs, learning_rate or model.terms.learning_rate)
@@ -216,7 +225,7 @@ def _start_of_tuning(site: Profile) -> tuple[PersonalModel, Task]:
     if site.state is not None:
         personal = read_personal_model(personal_model_file(site.state.path, final.terms.run_id))
     if personal is None and final.terms.work.sent_part:
-        raise DataError("the part of the model that stays here is missing; nothing can be tuned")
+        raise DataError("the part of the model that stays here is missing, so nothing can be tuned")
     nothing = np.zeros(task.outputs, np.float32)
     return personal or PersonalModel(final.terms, final.arrays, nothing, "private"), task
 
@@ -232,8 +241,8 @@ def model_outputs(
         return model.outputs(task, features)
     if model.terms.work.sent_part:
         raise DataError(
-            "the final model lacks the part that stays at each site; add --personal to use the "
-            "whole of this site's"
+            "the final model lacks the part that stays at each site; add --personal to use this "
+            "site's whole model"
         )
     return outputs_of(model.terms.model, task, model.arrays, features)
 
@@ -264,7 +273,8 @@ def chosen_model(
         tuned_model = read_personal_model(home_tuned_path(folder, terms.run_id))
         if tuned_model is None:
             raise DataError(
-                f"no tuned model of run '{terms.run_id}' in {folder}; make it: model tune"
+                f"{folder} has no tuned model of run '{terms.run_id}'; make one: "
+                "hdpfl-site model tune"
             )
         return tuned_model, task
     personal_model = read_personal_model(personal_model_file(folder, terms.run_id))
@@ -273,9 +283,9 @@ def chosen_model(
     arrays = own_arrays(folder, model) if not terms.work.sent_part else None
     if arrays is None:
         raise DataError(
-            f"no personal model of run '{terms.run_id}' in {folder}: its terms must set "
-            "'second', a personal part, 'after.tuning' or 'after.prior', and this "
-            "site must have taken part"
+            f"{folder} has no personal model of run '{terms.run_id}': the terms must set "
+            "'second', a personal part, 'after.tuning' or 'after.prior', and this site must have "
+            "taken part"
         )
     return PersonalModel(terms, arrays, np.zeros(task.outputs, np.float32), kind_of(terms)), task
 
@@ -350,7 +360,7 @@ def _unlabelled(
         )
     schema = Schema.load(model.terms.schema_text)
     if schema.task != replace(task, scaling=schema.task.scaling, reach=schema.task.reach):
-        raise DataError("the 'schema' of the model's run does not describe what the model takes")
+        raise DataError("the 'schema' of the model's run does not describe the inputs of the model")
     own_table = OwnTable.of(site.data) if site.data is not None else OwnTable()
     why = "cannot be cut into the header's cells"
     features, positions, summary, changed = features_only(file, "table", schema, own_table)
@@ -393,7 +403,7 @@ def _on_held_out(site: Profile, model: FinalModel | PersonalModel, task: Task) -
         if name in measured.estimates
     )
     yield f"on this site's {size_of(measured)} held out of training: {', '.join(values)}"
-    yield "That is for this site alone: ε does not cover it where it is disclosed."
+    yield "These figures are only for this site: no ε covers them if you disclose them."
 
 
 def _as_csv(records: _Unlabelled, task: Task, outputs: np.ndarray) -> str:

@@ -100,14 +100,15 @@ def plan(
     terms: Annotated[Path, typer.Option("--terms", "--run-config", help=TERMS_HELP)],
     profile: ProfileOption = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print cost and noise alone, for machines.")
+        bool, typer.Option("--json", help="Print only cost and noise, as JSON.")
     ] = False,
 ) -> None:
     """Print the cost of a run at this site.
 
-    Sampling, noise and price of the run, the budget left after it, and the noise of more rounds;
-    exit status 1 if the run does not fit into the budget left. Nothing is charged and no record
-    read.
+    The command prints the sampling, the noise and the price of the run, the budget that is left
+    after it, and the noise of more rounds. The exit status is 1 if the run does not fit into the
+    budget that is left. Nothing is charged or sent. If the site has a table and the run has a
+    schema, the command also reads the table, to print which rows and cells the run would lose.
     """
     site, run = open_profile(profile), RunConfig.load(terms, mailed=True).terms
     check_policy(site, run)

@@ -56,7 +56,7 @@ def prepare(
     run: Annotated[
         str,
         typer.Argument(
-            help="An approved or charged run; with --dry-run also one that waits, by its name.",
+            help="Name of an approved or charged run; with --dry-run also of a run that waits.",
             show_default=False,
         ),
     ] = "",
@@ -66,23 +66,23 @@ def prepare(
         bool, typer.Option("--dry-run", help="Show what would change; write nothing.")
     ] = False,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete the prepared records, of all runs or of RUN.")
+        bool, typer.Option("--delete", help="Delete the prepared records of all runs, or of RUN.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """List the records prepared for runs; with a run prepare them anew, or delete them.
+    """List the records that are prepared for runs; prepare them again or delete them.
 
-    'approve' prepares a run's records by itself, and the first message of a run under a standing
-    approval. A message reads nothing else: an export that changed counts from the next approval
-    on, or with this command, for RUN, at once.
+    'approve' prepares the records of a run. Under a standing approval the run's first message does
+    it. The run's later messages read only the prepared records. So a later change of the export
+    counts from the next approval on, or, for RUN, from the time of this command on.
 
-    With --terms the records of runs to come are prepared, for a standing approval. A run whose
-    records were deleted is declined until they are prepared again.
+    With --terms the command prepares the records of future runs, for a standing approval. A run
+    whose records were deleted is declined until they are prepared again.
     """
     site = open_profile(profile)
     if delete:
         if terms is not None or dry_run:
-            raise typer.BadParameter("--delete goes with RUN and --yes alone")
+            raise typer.BadParameter("--delete goes only with RUN and --yes")
         _delete(site, run, yes=yes)
     elif terms is not None:
         if run:
@@ -124,11 +124,11 @@ def _prepare_anew(site: Profile, run: str, *, dry_run: bool, yes: bool) -> None:
     if terms is None:
         waiting = [each.terms for each in read_requests(paths.path) if each.run_id == run]
         if not waiting:
-            raise DataError(f"the ledger knows no run {quoted(run)}, and none of that name waits")
+            raise DataError(f"the ledger knows no run {quoted(run)}, and no run of that name waits")
         if not dry_run:
             raise DataError(
-                f"run {quoted(run)} waits for approval, which prepares its records: hdpfl-site "
-                "approve; to look at them before add --dry-run"
+                f"run {quoted(run)} waits for approval, and the approval prepares its records: "
+                "hdpfl-site approve; to see them before, add --dry-run"
             )
         terms = waiting[-1]
     reading = read_shown(site, terms, dry_run=dry_run)
@@ -144,7 +144,7 @@ def _prepare_anew(site: Profile, run: str, *, dry_run: bool, yes: bool) -> None:
     typer.echo(f"prepared: {digest[:SHORT]}, for run {quoted(run)}")
     if before and before not in in_use:
         prepared_path(paths.path, before).unlink(missing_ok=True)
-        typer.echo(f"deleted: {before[:SHORT]}, which no run uses any more")
+        typer.echo(f"deleted: {before[:SHORT]}, because no run uses it any more")
 
 
 def _decided_terms(site: Profile, run: str) -> RunTerms | None:
@@ -193,7 +193,10 @@ def _delete(site: Profile, run: str, *, yes: bool) -> None:
     _, paths = sources_of(site)
     account, runs_of = read_ledger(site).account, _runs_by_file(site)
     if run and run not in account.records:
-        raise DataError(f"no records are prepared for run {quoted(run)}; list: hdpfl-site prepare")
+        raise DataError(
+            f"no records are prepared for run {quoted(run)}; list the prepared records: "
+            "hdpfl-site prepare"
+        )
     chosen = [path for path in files_in(paths.path) if not run or path.stem == account.records[run]]
     for path in chosen:
         runs = ", ".join(map(quoted, runs_of.get(path.stem, []))) or "no run"
@@ -201,7 +204,9 @@ def _delete(site: Profile, run: str, *, yes: bool) -> None:
     if not chosen:
         typer.echo("no records are prepared")
         return
-    question = "Delete them? A run that is not ended is declined until they are prepared again"
+    question = (
+        "Delete them? A run that has not ended is declined until its records are prepared again"
+    )
     if not yes and not typer.confirm(question):
         raise DataError("nothing was deleted")
     for path in chosen:
@@ -212,7 +217,9 @@ def _delete(site: Profile, run: str, *, yes: bool) -> None:
     typer.echo(f"deleted: {len(chosen)}")
 
 
-app = new_app("The site's export: import it into the table that runs read, compare, delete.")
+app = new_app(
+    "Import the site's export into the table that runs read; compare or delete this table."
+)
 MOST_TEXTS = 30
 """Different texts of a column up to which they are compared one by one."""
 
@@ -222,21 +229,22 @@ def import_(
     profile: ProfileOption = None,
     terms: Annotated[Path | None, typer.Option("--terms", "--run-config", help=TERMS_HELP)] = None,
 ) -> None:
-    """Read the export of [data] into the table that runs read, beside the ledger.
+    """Read the site's export into the table that runs read, beside the ledger.
 
-    A file of any kind, a database, or a query over several: read once, checked, frozen. Nothing is
-    sent. Runs read this table alone: an export that changes later is declined until it is imported
-    and checked again, which 'profile check', 'approve' and 'prepare' do, too.
+    The export is a file of any kind, a database, or a query over several tables. The command reads
+    it once, checks it and freezes it. Nothing is sent. Runs read only the frozen table. If the
+    export changes later, the site declines runs until the export is imported and checked again;
+    'profile check', 'approve' and 'prepare' do that, too.
 
-    An import that is cut off leaves the table before it. With --terms the schema of a run tells the
-    header from titles above it.
+    If an import is interrupted, the table of the last import stays. With --terms the command uses
+    the run's schema to tell the header from titles above it.
     """
     source, ledger = _table_of(open_profile(profile))
     schema = RunConfig.load(terms, mailed=True).terms.schema_text if terms is not None else ""
     before = read_facts(ledger)
     facts = import_table(source, ledger, schema)
     is_same = before is not None and before.table == facts.table
-    state = "it is the table that was imported before" if is_same else "imported"
+    state = "the table is the same as the one that was imported before" if is_same else "imported"
     typer.echo(_text(facts, ledger, state))
 
 
@@ -244,7 +252,7 @@ def import_(
 def status(profile: ProfileOption = None) -> None:
     """Compare the export with the imported table, and print each change.
 
-    Rows, columns, missing cells and categories are shown here alone.
+    The command shows rows, columns, missing cells and categories only here: nothing is sent.
     """
     source, ledger = _table_of(open_profile(profile))
     facts = read_facts(ledger)
@@ -252,11 +260,14 @@ def status(profile: ProfileOption = None) -> None:
         typer.echo("no table is imported; import it: hdpfl-site data import")
         return
     if is_current(facts, source, whole=True):
-        typer.echo(_text(facts, ledger, "the export is as it was imported"))
+        typer.echo(_text(facts, ledger, "the export has not changed since the import"))
         return
     before = counts_of(frozen_rows(table_path(ledger, facts.table)))
     now = counts_of(rows_of(source))
-    state = "the export changed since, and runs are declined; check it: hdpfl-site data import"
+    state = (
+        "the export changed since the import, so runs are declined; check it: hdpfl-site "
+        "data import"
+    )
     typer.echo(_text(facts, ledger, state, [*table_changes(before, now)]))
     raise typer.Exit(1)
 
@@ -266,7 +277,7 @@ def delete(
     profile: ProfileOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Delete the imported table; prepared records of runs stay ('prepare --delete')."""
+    """Delete the imported table; the prepared records of runs stay ('prepare --delete')."""
     _, ledger = _table_of(open_profile(profile))
     if not yes and not typer.confirm(f"Delete the table in {table_folder(ledger)}?"):
         raise DataError("nothing was deleted")
@@ -280,8 +291,8 @@ def _table_of(site: Profile) -> tuple[DataSource, Path]:
         raise ProfileError("'data.format' is no table: 'npz' and 'images' are not imported")
     if not paths.path.parent.is_dir():
         raise ProfileError(
-            f"there is no folder {paths.path.parent} for the table; create it: hdpfl-site ledger "
-            "--init"
+            f"there is no folder {paths.path.parent} for the table; create the ledger: hdpfl-site "
+            "ledger --init"
         )
     return source, paths.path
 

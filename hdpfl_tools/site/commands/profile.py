@@ -37,11 +37,12 @@ from hdpfl_tools.site.reports.ledger_view import notes_on_cap, read_ledger
 from hdpfl_tools.site.reports.lifetime import fit_of_next, runs_that_fit
 from hdpfl_tools.tables.withdrawals import withdrawn_by
 
-app = new_app("The site's profile: write a new one, check one.")
+app = new_app("Write a new profile of the site, or check the profile.")
 
 NO_RUN_FITS = (
-    "ledger: another run does not fit into what is left, or 'policy.runs' were charged, and the "
-    "site would decline it: lower [run], or decide on more: hdpfl-site ledger --raise-cap"
+    "ledger: the site would decline another run, because the run does not fit into what is left, "
+    "or because 'policy.runs' runs were charged: lower [run], or decide on a higher cap: "
+    "hdpfl-site ledger --raise-cap"
 )
 OK, ERROR = "ok", "error"
 Finding = tuple[str, str]
@@ -55,38 +56,51 @@ def new(  # noqa: PLR0913, PLR0917 - options of a command line
     ),
     data: Annotated[
         Path | None,
-        typer.Option(help="File of a table of any kind, npz file, or folder of images."),
+        typer.Option(
+            help="The records: a table in a file of any kind, an npz file, or a folder of images."
+        ),
     ] = None,
-    id_: Annotated[str, typer.Option("--id", help="Column of a table that names the person.")] = "",
+    id_: Annotated[
+        str, typer.Option("--id", help="Column of the table that names the person.")
+    ] = "",
     terms: Annotated[
         Path | None,
         typer.Option(
             "--terms",
             "--run-config",
-            help="A run's public terms: names of its schema are looked up.",
+            help="The run config of a run: the command looks up the names of its schema "
+            "in the table.",
         ),
     ] = None,
     records: Annotated[
-        int | None, typer.Option(help="About the records for training; public: round it.", min=1)
+        int | None,
+        typer.Option(
+            help="About how many records are for training. The number is public: round it.", min=1
+        ),
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε of one run; inf: no privacy.")] = None,
     cap: Annotated[
         float | None, typer.Option(help="ε of all runs together, over the records' life.")
     ] = None,
     delta: Annotated[
-        float, typer.Option(help="δ of one run; all together: ten times. 0: by --records.")
+        float,
+        typer.Option(
+            help="δ of one run; all runs together get ten times as much. 0: a δ for --records."
+        ),
     ] = 0.0,
     batch_size: Annotated[
-        int, typer.Option(help="Records of a step; 0: an eighth of --records.", min=0)
+        int, typer.Option(help="Expected records of a step; 0: an eighth of --records.", min=0)
     ] = 0,
-    name: Annotated[str, typer.Option(help="Of the site, for its own report.")] = "",
-    anchor: Annotated[str, typer.Option(help="File on other storage than the ledger's.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the site, for its own report.")] = "",
+    anchor: Annotated[
+        str, typer.Option(help="File of the anchor, on other storage than the ledger's.")
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
     """Write a new profile, with comments; a terminal asks for missing values.
 
-    How a table is written (encoding, delimiter, decimal comma, marks) is looked up in it. Nothing
-    is sent; 'profile check' comes next.
+    The command looks in the table to see how it is written: encoding, delimiter, decimal comma,
+    marks. It sends nothing. The next step is 'profile check'.
     """
     check_free(to, force=force)
     schema = RunConfig.load(terms, mailed=True).terms.schema_text if terms is not None else ""
@@ -110,7 +124,7 @@ def new(  # noqa: PLR0913, PLR0917 - options of a command line
         raise ProfileError(f"the options make no profile: {error}") from None
     write_file(to, text.encode(), force=force)
     typer.echo(
-        f"wrote {to}: read it, each key has its comment; then: hdpfl-site ledger --init, and "
+        f"wrote {to}: read it (each key has a comment); then: hdpfl-site ledger --init, and "
         "hdpfl-site profile check --terms RUN.toml"
     )
 
@@ -125,7 +139,7 @@ def _asked(
     if given is not None:
         return given
     if not sys.stdin.isatty():
-        raise ProfileError(f"{option} is missing: {question} On a terminal it would be asked")
+        raise ProfileError(f"{option} is missing: {question} On a terminal the command would ask")
     return cast(_Answer, typer.prompt(question.removesuffix("?"), value_proc=kind))
 
 
@@ -158,8 +172,9 @@ def check(
 ) -> None:
     """Check whether the site can take part.
 
-    A line a finding; exit status 1 if something must be corrected. With the terms of a run the
-    records are read, and the model is rehearsed. Nothing is trained, charged or sent.
+    The command prints each finding on one line. The exit status is 1 if you must correct something.
+    With --terms it also reads the records and rehearses the model of the run. It trains, charges
+    and sends nothing.
     """
     site = open_profile(profile)
     config = RunConfig.load(terms, mailed=True) if terms is not None else None
@@ -224,7 +239,7 @@ def _data(site: Profile, run: RunTerms) -> Iterator[Finding]:
     try:
         if site.data.format in TABLES and site.ledger and site.ledger.path.parent.is_dir():
             facts = import_table(site.data, site.ledger.path, run.schema_text)
-            yield OK, f"data: imported, table {facts.table[:12]}; runs read it and nothing else"
+            yield OK, f"data: imported, table {facts.table[:12]}; runs read only this table"
         declared = site.training.declared_records
         for line in check_site_data(site.data, task_for(run).of_records, run.schema_text, declared):
             level, _, text = line.partition(": ")
@@ -263,7 +278,7 @@ def _device(site: Profile) -> Generator[Finding, None, str | None]:
         yield ERROR, f"device: {error}"
         return None
     count = torch.cuda.device_count()
-    others = f", the first of {count}; for another set 'training.device' to 'cuda:1'"
+    others = f", the first of {count}; to use another one, set 'training.device', such as 'cuda:1'"
     yield OK, f"device: {device}" + (others if device == "cuda" and count > 1 else "")
     return device
 

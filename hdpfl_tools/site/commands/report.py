@@ -19,21 +19,25 @@ from hdpfl_tools.site.reports.rendering import as_html, as_text, failed
 def report(
     profile: ProfileOption = None,
     ledger: Annotated[
-        Path | None, typer.Option(help="A ledger's file alone, in place of a profile.")
+        Path | None, typer.Option(help="A ledger's file, in place of a profile.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[
-        bool, typer.Option("--html", help="The whole report as a page, in short first, for A4.")
+        bool,
+        typer.Option(
+            "--html",
+            help="Print the complete report as an HTML page for A4; the short one comes first.",
+        ),
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="File to write; else the terminal.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write. Default: the terminal.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
     """Print the site's privacy report.
 
-    In short; with --html all of it: the promise, the costs and releases, whether the ledger agrees
-    when everything is computed again, and the limits of the promise. With --ledger it is made from
-    the ledger's file alone, which is only read. Exit status 1 if the ledger contradicts
-    the promise.
+    Without --html the report is short. With --html it is complete: the promise, the costs and the
+    releases, the result of computing everything in the ledger again, and the limits of the promise.
+    With --ledger the report is made only from the ledger's file, which the command does not change.
+    The exit status is 1 if the ledger contradicts the promise.
     """
     if json and html:
         raise typer.BadParameter("--json and --html exclude each other")

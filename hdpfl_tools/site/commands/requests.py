@@ -52,7 +52,9 @@ _ALWAYS = {
 ByOption = Annotated[
     str,
     typer.Option(
-        "--by", metavar="NAME", help="Name of the decider, beside the system's user name."
+        "--by",
+        metavar="NAME",
+        help="Name of the person who decides; the ledger also records the system's user name.",
     ),
 ]
 
@@ -63,26 +65,28 @@ def requests(
         str,
         typer.Option(
             metavar="REQUEST | RUN",
-            help="Refuse it for good: the request's number or digits, or its run's name.",
+            help="Refuse this run for good: the number or the digits of its request, or its name.",
         ),
     ] = "",
     by: ByOption = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     by_name: Annotated[
-        bool, typer.Option("--run", help="It is a run's name, which looks like a number.")
+        bool,
+        typer.Option(
+            "--run", help="The value of --refuse is a run's name that looks like a number."
+        ),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, every term included.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with every term.")] = False,
 ) -> None:
-    """List the runs that wait, and the decisions so far; with --refuse decline one.
+    """List the runs that wait and the decisions so far; with --refuse, refuse a run.
 
-    Each run has its purpose, its terms, the app, its price in this site's budget and the data that
-    leave the site. No record is read. The price is shown here alone.
+    For each run that waits, the list shows its purpose, its terms, the app, its price in this
+    site's budget, and the data that would leave the site. No record is read, and nothing of the
+    list is sent.
 
-    A refusal is for good, and an approved run then makes no more releases. The coordinator sees
-    that the site refused, and no reason. Earlier releases stay charged; the rest returns where the
-    ledger's composition is renyi.
+    A refusal is final. If the run was approved before, it makes no more releases. The coordinator
+    sees that the site refused, but no reason. Releases that the site has begun stay charged. The
+    rest of the charge returns if the ledger's composition is renyi.
     """
     site = open_profile(profile)
     if refuse:
@@ -114,15 +118,15 @@ def approve_run(site: Profile, name: str, by: str, *, yes: bool) -> None:
     """
     if yes and not _is_listed_as(name):
         raise DataError(
-            "'--yes' approves what was listed: name the request by its number, or by at least "
-            f"{SHORT} of its digits, as 'hdpfl-site requests' prints them"
+            "'--yes' approves a request that you saw in the list: name it by its number, or by "
+            f"at least {SHORT} of its digits, as 'hdpfl-site requests' prints them"
         )
     request = find_request(site, name)
     typer.echo(request_text(site, request))
     # Before the question: the decision is on these records.
     reading = None if site.data is None else read_shown(site, request.terms)
-    if not yes and not typer.confirm("It will use this site's records. Approve it?"):
-        raise DataError("nothing was approved; for a refusal: hdpfl-site requests --refuse")
+    if not yes and not typer.confirm("The run will use this site's records. Approve it?"):
+        raise DataError("nothing was approved; to refuse the run: hdpfl-site requests --refuse")
     paths = ledger_paths(site)
     approval = Approval(
         request.run_id, request.digest, request.terms.to_json(), request.app, _decider(by)
@@ -132,7 +136,7 @@ def approve_run(site: Profile, name: str, by: str, *, yes: bool) -> None:
         records = None if reading is None else (reading.write(), reading.facts.export)
         ledger.approve(approval, records)
     remove_request(paths.path, request)
-    typer.echo(f"approved: run {quoted(request.run_id)}, under these terms and this app alone")
+    typer.echo(f"approved: run {quoted(request.run_id)}, only under these terms and with this app")
 
 
 def refuse_run(site: Profile, name: str, by: str, *, yes: bool, by_name: bool) -> None:
@@ -143,7 +147,9 @@ def refuse_run(site: Profile, name: str, by: str, *, yes: bool, by_name: bool) -
         LedgerError: the ledger cannot be written.
     """
     run_id = _run_to_refuse(site, name, by_name=by_name)
-    if not yes and not typer.confirm(f"Refuse run {quoted(run_id)} for good? It cannot be undone"):
+    if not yes and not typer.confirm(
+        f"Refuse run {quoted(run_id)} for good? This cannot be undone"
+    ):
         raise DataError("nothing was refused")
     paths = ledger_paths(site)
     waiting = [request for request in read_requests(paths.path) if request.run_id == run_id]
@@ -171,8 +177,8 @@ def find_request(site: Profile, name: str) -> RunRequest:
     listed = ", ".join(f"{r.number} (run {quoted(r.run_id)})" for r in waiting) or "none"
     if _is_listed_as(name):
         raise DataError(
-            f"no request {name} waits: it was decided, or the coordinator has changed it since; "
-            f"list again: hdpfl-site requests; waiting: {listed}"
+            f"no request {name} waits: it was decided, or the coordinator changed it; list the "
+            f"requests again: hdpfl-site requests; waiting: {listed}"
         )
     raise DataError(
         f"no run {quoted(name)} waits for approval; waiting: {listed}; for an app: "
@@ -221,7 +227,7 @@ def disclosed_by(site: Profile, terms: RunTerms) -> list[str]:
     constants = [name for name in site.disclose if "metrics" not in name]
     leaves = [] if ends_first(terms) else [terms.source.leaves]
     if constants:
-        leaves.append(f"if the strategy asks: {', '.join(constants)}")
+        leaves.append(f"if the strategy asks for them: {', '.join(constants)}")
     leaves += [] if ends_first(terms) else tests_of(site, terms)
     return [*leaves, *(kind.asks for kind in sent_kinds(terms))]
 
@@ -263,11 +269,14 @@ def _run_to_refuse(site: Profile, name: str, *, by_name: bool) -> str:
     if name in runs and (by_name or not _is_listed_as(name)):
         return name
     if by_name:
-        raise DataError(f"no run {quoted(name)} waits or was approved; list: hdpfl-site requests")
+        raise DataError(
+            f"no run {quoted(name)} waits, and none of this name was approved; list the "
+            "runs: hdpfl-site requests"
+        )
     try:
         return find_request(site, name).run_id
     except DataError as reason:
-        hint = "; for the run of that name add --run" if name in runs else ""
+        hint = "; if you mean the run of that name, add --run" if name in runs else ""
         raise DataError(f"{reason}{hint}") from None
 
 

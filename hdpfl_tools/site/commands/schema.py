@@ -17,40 +17,50 @@ if TYPE_CHECKING:
 
 def schema(  # noqa: PLR0913, PLR0917 - options of a command line
     file: Annotated[
-        str, typer.Argument(help="A schema, FILE.toml or a built-in one; with --to a table.")
+        str,
+        typer.Argument(
+            help="A schema: FILE.toml or the name of a built-in one. With --to: a table."
+        ),
     ],
     to: Annotated[
         Path | None,
         typer.Option("--to", "--out", help="Draft this schema, FILE.toml, from the site's table."),
     ] = None,
-    label: Annotated[str, typer.Option(help="Of a draft: name of the column to predict.")] = "",
+    label: Annotated[str, typer.Option(help="For a draft: the column to predict.")] = "",
     id_: Annotated[
-        str, typer.Option("--id", help="Of a draft: column of the protected unit.")
+        str, typer.Option("--id", help="For a draft: the column of the protected unit.")
     ] = "",
     delimiter: Annotated[
-        str, typer.Option(help="Of a draft: between the cells of a CSV; empty: found.")
+        str,
+        typer.Option(
+            help="For a draft: the character between the cells of a CSV. Empty: the command "
+            "finds it."
+        ),
     ] = "",
-    sheet: Annotated[str, typer.Option(help="Of a draft: the sheet of a workbook.")] = "",
+    sheet: Annotated[str, typer.Option(help="For a draft: the sheet of a workbook.")] = "",
     select: Annotated[
-        str, typer.Option(help="Of a draft: a SELECT in the SQL of an SQLite database.")
+        str, typer.Option(help="For a draft: a SELECT in the SQL of an SQLite database.")
     ] = "",
     mock: Annotated[
         Path | None, typer.Option(help="Write a made-up table of the schema, FILE.csv.")
     ] = None,
-    rows: Annotated[int, typer.Option(help="Of a made-up table.", min=1, max=1_000_000)] = 300,
-    seed: Annotated[int, typer.Option(help="Another seed is another table.", min=0)] = 0,
+    rows: Annotated[int, typer.Option(help="Rows of a made-up table.", min=1, max=1_000_000)] = 300,
+    seed: Annotated[
+        int, typer.Option(help="Seed of a made-up table: another seed gives another table.", min=0)
+    ] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
-    """Check a public schema; with --to draft one from a table, with --mock make up a table.
+    """Check a public schema; with --to, draft one from a table; with --mock, make up a table.
 
-    The check shows the model's inputs. No record is read; 'hdpfl-site profile check --terms' reads
-    them by the schema of a run.
+    The check shows the inputs of the model. It reads no record; 'hdpfl-site profile check --terms'
+    reads the records by the schema of a run.
 
-    A draft holds names and types of the table's columns, and a mark where a person must choose. The
-    content of the records, and the lines for the profile, are shown here alone; no data leave.
+    A draft holds the names and types of the table's columns, and a mark where a person must choose.
+    The command prints what the records hold, and the lines for the profile, only here: no data
+    leave.
 
-    A made-up table rehearses a run at ε = 0: types, bounds, categories and missing values are the
-    schema's.
+    A made-up table is for the rehearsal of a run at ε = 0: it has the types, bounds, categories and
+    missing values of the schema.
     """
     if to is not None and mock is not None:
         raise typer.BadParameter("--to and --mock exclude each other")
@@ -85,8 +95,8 @@ def _mock(schema: str, to: Path, rows: int, seed: int, *, force: bool) -> None:
     check_free(to, force=force)
     write_file(to, mock_table(Schema.load(_schema_text(schema)), rows, seed).encode(), force=force)
     typer.echo(
-        f"wrote {to}: {rows} made-up records, of no person; their label follows a made-up rule, so "
-        "no score on them says anything of real ones"
+        f"wrote {to}: {rows} made-up records of no real person; their label follows a made-up "
+        "rule, so a score on them says nothing about real records"
     )
 
 

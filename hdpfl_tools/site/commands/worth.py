@@ -22,34 +22,42 @@ if TYPE_CHECKING:
 
 def evaluate(  # noqa: PLR0913, PLR0917 - options of a command line
     run: Annotated[
-        str, typer.Argument(help="The run's id; refused if another run's model is kept.")
+        str,
+        typer.Argument(help="The run's id. It is an error if the kept model is of another run."),
     ] = "",
     profile: ProfileOption = None,
     personal: PersonalOption = False,
     tuned: TunedOption = False,
     table: Annotated[
         Path | None,
-        typer.Option(help="Another labelled table, such as later patients; else the profile's."),
+        typer.Option(
+            help="Another labelled table, such as later patients. Default: the profile's data."
+        ),
     ] = None,
     every: Annotated[
         bool,
-        typer.Option("--all", help="All records of the profile's data, those of training too."),
+        typer.Option(
+            "--all", help="Use all records of the profile's data, also those of training."
+        ),
     ] = False,
     specificity: Annotated[
-        float, typer.Option(min=0.01, max=0.999, help="At which sensitivity is measured.")
+        float,
+        typer.Option(min=0.01, max=0.999, help="Specificity at which the sensitivity is measured."),
     ] = 0.9,
-    confidence: Annotated[float, typer.Option(min=0.5, max=0.999, help="Of each interval.")] = 0.95,
-    seed: Annotated[int, typer.Option(min=0, help="Of the resamples.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
-    out: Annotated[Path | None, typer.Option(help="File to write; else the terminal.")] = None,
+    confidence: Annotated[
+        float, typer.Option(min=0.5, max=0.999, help="Confidence of each interval.")
+    ] = 0.95,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the resamples.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(help="File to write. Default: the terminal.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
     """Measure the last run's model on the site's own records.
 
-    AUROC, AUPRC, Brier score, calibration, sensitivity and so on (a regression: R², MSE, MAE;
-    survival: concordance), each with an interval over persons (or rows, without an id), on the
-    held-out records and on the subgroups that 'data.subgroups' of the profile names. Nothing is
-    charged or sent.
+    The measures are AUROC, AUPRC, Brier score, calibration, sensitivity and others; for a
+    regression they are R², MSE and MAE, for survival the concordance. Each has an interval over
+    persons, or over rows if there is no id. The command measures on the held-out records, and on
+    the subgroups that 'data.subgroups' of the profile names. Nothing is charged or sent.
     """
     from hdpfl_tools.measures.clinical import How
     from hdpfl_tools.site.worth.judgement import check_run
@@ -84,30 +92,42 @@ def worth(  # noqa: PLR0913, PLR0917 - options of a command line
     profile: ProfileOption = None,
     terms: Annotated[
         Path | None,
-        typer.Option("--terms", "--run-config", help="Of a run to come: what to expect of it."),
+        typer.Option(
+            "--terms",
+            "--run-config",
+            help="The run config of a future run: print what to expect of this run.",
+        ),
     ] = None,
     run: Annotated[
-        str, typer.Option(help="The run's id; refused if another run's model is kept.")
+        str, typer.Option(help="The run's id. It is an error if the kept model is of another run.")
     ] = "",
     by: Annotated[
         str,
-        typer.Option(help="log-loss, auroc, brier, accuracy, concordance, mse or mae."),
+        typer.Option(
+            help="Measure to compare by: log-loss, auroc, brier, accuracy, concordance, mse or mae."
+        ),
     ] = "",
     folds: Annotated[int, typer.Option(min=0, max=50, help="Folds of home training; 0: none.")] = 5,
-    confidence: Annotated[float, typer.Option(min=0.5, max=0.999, help="Of the intervals.")] = 0.95,
-    seed: Annotated[int, typer.Option(min=0, help="Of home training, folds and resamples.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    confidence: Annotated[
+        float, typer.Option(min=0.5, max=0.999, help="Confidence of the intervals.")
+    ] = 0.95,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of home training, folds and resamples.")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Picture to write, FILE.png.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
-    """Judge whether the last run was worth joining; with --terms predict a run's worth.
+    """Judge whether the last run was worth joining; with --terms, predict a run's worth.
 
-    On the site's own held-out records: the best constant, the site's own model trained at home
-    without noise, the joined model, and the personal models that the run left here, with paired
-    confidence intervals and a verdict in words. Below it home training is cross-validated over all
-    records of the site. With --terms all is cross-validated, and in place of a run's models stands
-    DP-SGD with the plan's noise on these records alone. Everything stays here: nothing is written,
-    charged or sent.
+    On the site's own held-out records the command compares these models: the best constant; the
+    site's own model, trained at home without noise; the joined model; and the personal models that
+    the run left here. It prints paired confidence intervals and a verdict in words. A second table
+    cross-validates home training over all records of the site.
+
+    With --terms every figure is cross-validated, and the run's models are replaced by a model that
+    DP-SGD trains on only this site's records with the plan's noise. Nothing is charged or sent, and
+    only --plot writes a file.
     """
     from hdpfl_tools.site.worth.comparison import Question
     from hdpfl_tools.site.worth.judgement import WorthJudgement

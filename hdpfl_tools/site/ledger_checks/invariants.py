@@ -105,7 +105,7 @@ def unpaid(entries: Sequence[Entry]) -> Iterator[str]:
                 yield f"entry {entry.seq} is round {body['round']}, which the plan does not pay for"
             elif len(rounds) > (paid := plan.paid(body["kind"])):
                 yield (
-                    f"entry {entry.seq} is one {body['kind']} more than the {paid} that the plan "
+                    f"entry {entry.seq} is a {body['kind']} more than the {paid} that the plan "
                     "pays for"
                 )
 
@@ -261,41 +261,42 @@ _RULES: tuple[tuple[str, str, str, Callable[[Sequence[Entry]], Iterator[str]]], 
     ),
     (
         "paid-for",
-        "every noisy update, and every private choice, belongs to a run charged before it, and to "
-        "those that its plan pays for",
-        "each reservation was held against the plans charged before it, and counted by its kind",
+        "every noisy update and every private choice belongs to a run that was charged before, "
+        "and the run's plan pays for it",
+        "each reservation was compared with the plans that were charged before it, and "
+        "counted by its kind",
         unpaid,
     ),
     (
         "cap",
-        "what was charged never passed the cap",
-        "Σε and Σδ, or the divergences of a Rényi filter, were added up exactly after every "
-        "charge, against the cap of that moment",
+        "the charges never exceeded the cap",
+        "after every charge, Σε and Σδ, or the divergences of a Rényi filter, were added up "
+        "exactly and compared with the cap of that moment",
         above_cap,
     ),
     (
         "one-payload",
-        "one payload was sealed for each run, round and kind, and none without a reservation",
+        "for each run, round and kind one payload was sealed, and none without a reservation",
         "each release was followed from entry to entry: reserved, then sealed and sent, or lost",
         broken_releases,
     ),
     (
         "closed",
         "nothing of a run was released after it was closed here",
-        "every entry after one that closes a run was held against that run",
+        "every entry after one that closes a run was compared with that run",
         after_close,
     ),
     (
         "refused",
         "nothing of a run was released after its refusal",
-        "every entry after one that refuses a run was held against that run",
+        "every entry after one that refuses a run was compared with that run",
         after_refusal,
     ),
     (
         "recount",
         "no run costs more than it was charged",
-        "ε of every plan, and its Rényi divergence, were computed again from the ledger alone, "
-        "rounded up",
+        "the ε and the Rényi divergence of every plan were computed again from nothing but the "
+        "ledger, and rounded up",
         undercharged,
     ),
 )

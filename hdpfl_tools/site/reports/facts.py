@@ -41,12 +41,13 @@ from hdpfl_tools.site.reports.units import (
 )
 
 ADVERSARY = (
-    "the server and everybody behind it: they see every byte this site ever sends, in all rounds "
-    "and all runs, and choose what they send back; other sites may help them"
+    "the server and everybody who works with it: they see every byte that this site ever sends, "
+    "in all rounds and all runs, and choose what they send back; other sites may help them"
 )
 PRIVATE_EPSILON = (
-    "The site's own ε, δ and batch size are private, which means: not sent. It does not mean "
-    "secret. The noise of an update can be estimated from the update itself."
+    "The site's own ε, δ and batch size are private. This means that the site does not send them, "
+    "except those that 'disclose' lists; it does not mean that they are secret. Others can "
+    "estimate the noise of an update from the update itself."
 )
 _PAYLOAD_DIGITS = 12
 
@@ -124,7 +125,7 @@ def gather(source: Source) -> dict[str, Any]:
         "trusted-server": promised_by_server(runs, account.declared),
         "promise": {
             "unit": unit,
-            "relation": "see the sums by unit" if unit == SEVERAL else relation_of(unit),
+            "relation": "that of each unit's sum" if unit == SEVERAL else relation_of(unit),
             "adversary": ADVERSARY,
             "private-epsilon": PRIVATE_EPSILON,
             "row": site.data.row_used if site and site.data and site.data.id else None,
@@ -276,31 +277,32 @@ def _assumptions(source: Source) -> Iterator[Assumption]:
     view, paths = source.view, source.profile.ledger if source.profile else None
     yield Assumption(
         "chain",
-        "no entry of the ledger was altered, dropped or put in",
+        "no entry of the ledger was changed, removed or inserted",
         f"every digest was computed again, from entry 1 to entry {len(view.entries)}",
     )
     anchored = paths is not None and paths.anchor is not None
     yield Assumption(
         "anchor",
-        "the ledger is the newest one, not an older copy",
+        "the ledger is the newest, not an older copy",
         "it contains the entry that its anchor names"
         if anchored
         else "the profile names no anchor"
         if paths
-        else "no profile and so no anchor is at hand: compare the last digest with the site's own",
+        else "the report was made without a profile, so without an anchor: compare the last "
+        "digest with the one that the site shows",
         checked=anchored,
     )
     yield from check_entries(view.entries)
     yield Assumption(
         "noise",
-        "the noise was fresh, and what ran was this package, unaltered",
+        "the noise was fresh, and the code that ran was this package, unchanged",
         "a ledger cannot show it; a site pins the app, see docs/concepts/threat-model.md",
         checked=False,
     )
     yield Assumption(
         "records",
-        "the declared number of records N is about the true one",
-        "no record is read here; see: hdpfl-site profile check --terms FILE",
+        "the declared number of records N is close to the true number",
+        "this report reads no record; see: hdpfl-site profile check --terms FILE",
         checked=False,
     )
 

@@ -8,7 +8,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 from hdpfl_flower.system.printable import printable
 
-ROUNDING = "ε, δ and noise are rounded up in the last digit, what is left is rounded down."
+ROUNDING = "ε, δ and noise are rounded up in the last digit; what is left is rounded down."
 
 _DIGITS = 4
 _BAR = 30

@@ -19,7 +19,7 @@ from hdpfl_flower.shared_noise.rules import colluders_of
 from hdpfl_tools.site.reports.formatting import ceil_digits
 from hdpfl_tools.site.reports.ledger_view import ledger_paths, read_ledger
 
-REMEDY = "add unknown ones by 'hdpfl-site peers add FILE', or the site declines"
+REMEDY = "add unknown keys with 'hdpfl-site peers add FILE'; otherwise the site declines the run"
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,11 +63,11 @@ class SharedPromise:
             "colluders": self.colluders,
             "if-more-collude": beyond,
             "sentence": self.sentence(),
-            "scope": f"shares its noise with {self.members - 1} other sites. Its ε holds while the "
-            f"others follow the protocol, but for those named here: {self.sentence()}. It also "
-            "rests on the ciphers X25519, HKDF and AES.",
-            "left": "left under masks, with a share of the noise: the server reads the sum of all "
-            "sites alone.",
+            "scope": f"shares its noise with {self.members - 1} other sites. Its ε holds if the "
+            f"others follow the protocol, except for those named here: {self.sentence()}. It also "
+            "depends on the ciphers X25519, HKDF and AES.",
+            "left": "left under masks, with a share of the noise: the server can read only the "
+            "sum of all sites.",
         }
 
 

@@ -41,4 +41,4 @@ def signal_to_noise(planned: Plan, run: RunTerms, size: int) -> SignalToNoise:
     if half is None:
         return SignalToNoise(std, math.sqrt(size) * std, signal)
     std = half.noise_of_mean(std, run)
-    return SignalToNoise(std, math.sqrt(size) * std, signal, "of the mean of sites like this one")
+    return SignalToNoise(std, math.sqrt(size) * std, signal, "of the mean over sites like this one")

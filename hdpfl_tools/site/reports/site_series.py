@@ -91,7 +91,9 @@ class SiteSeries:
         try:
             self._profile, self._valid = Profile.load(self._path), True
         except HDPFLError as error:
-            log.error("the last profile that could be read counts: %s", error)
+            log.error(
+                "the profile cannot be read, so the last one that could be read counts: %s", error
+            )
             self._valid = False
         try:
             with open_chain(self._profile) as chain:

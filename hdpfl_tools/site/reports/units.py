@@ -23,12 +23,12 @@ from hdpfl_flower.privacy.unit import OF_FOLDER, OF_ID
 
 RECORD = "one record"
 WHOLE_SITE = "this site with all of its records"
-BY_SERVER = "nothing by this site: the server is trusted"
-SEVERAL = "units of different size, each with a sum of its own"
+BY_SERVER = "none at this site, which trusts the server"
+SEVERAL = "units of different size, each with its own sum"
 
 MORE_OR_LESS = "adding or removing one such unit"
-ANY_CHANGE = "any change of these records, of one or of all of them"
-NOT_HERE = "what the server compares: this site there or not"
+ANY_CHANGE = "any change of one or of all of these records"
+NOT_HERE = "that this site takes part or not, as the server counts it"
 
 _RELATIONS = {WHOLE_SITE: ANY_CHANGE, BY_SERVER: NOT_HERE}
 

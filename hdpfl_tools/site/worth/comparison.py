@@ -57,7 +57,9 @@ class Question:
         """
         choices = deciding_measures(task)
         if self.measure and self.measure not in choices:
-            raise TermsError(f"'--by' names no measure of this task; choose {' or '.join(choices)}")
+            raise TermsError(
+                f"'--by' does not name a measure of this task; choose {' or '.join(choices)}"
+            )
         return self.measure or choices[0]
 
 
@@ -151,7 +153,7 @@ def statistic_of(task: Task, outputs: Outputs, records: Records, name: str) -> S
         DataError: an output is not finite.
     """
     if not np.isfinite(outputs).all():
-        raise DataError(f"the {name} predicts what is not finite; it cannot be compared")
+        raise DataError(f"the predictions of the {name} are not finite, so it cannot be compared")
     statistic = measures_of(task, outputs, records.targets)
     if name == CONSTANT and task.loss != "squared":
         # A fold with many of a class leaves few for its constant: as ranks these would be below ½.

@@ -37,7 +37,7 @@ from hdpfl_tools.site.worth.home_model import HomeTraining, out_of_fold, referen
 from hdpfl_tools.site.worth.judgement import Progress
 from hdpfl_tools.tables.site_data import UnitRecords, read_unit_records
 
-ALONE = "alone, with this noise"
+ALONE = "without other sites, with this noise"
 """Name of the simulation."""
 SEEDS = 3
 TELLING = 0.98
@@ -82,14 +82,16 @@ def expect(
         DataError: there are not two units to train and test on.
     """
     if not terms.source.own_noise:
-        raise TermsError("'--terms' is for runs that noise steps over records: 'noise' = records")
+        raise TermsError(
+            "'--terms' is only for runs that add noise to steps over records: 'noise' = records"
+        )
     if site.data is None:
         raise ProfileError("profile: [data] is missing; say where the site's records lie")
     task = task_for(terms)
     measure = question.measure_for(task)
     every = _trained_on(read_unit_records(site.data, task, terms.schema_text))
     if len(np.unique(every.units)) < 2:
-        raise DataError("an expectation needs records of two units at least")
+        raise DataError("an expectation needs records of at least two units")
     home, folds = HomeTraining(terms.model, task, question.seed), question.folds
     with progress(HOME, folds * home.fits) as tick:
         models = references(home, every, folds, tick)
@@ -120,14 +122,24 @@ def in_words(expectation: Expectation) -> str:
     if auroc is not None and auroc.value > TELLING:
         return (
             "no conclusion: at home the features predict the label too well (AUROC "
-            f"{auroc.value:.3f}): one may hold the outcome; see hdpfl-site profile check"
+            f"{auroc.value:.3f}), so one of them may hold the outcome; see: hdpfl-site profile "
+            "check"
         )
     gain = models[ALONE].gains["constant"]
     if gain.above:
-        return "alone, this site's records would beat the constant under this (ε, δ)"
+        return (
+            "without other sites, a model of this site's records would be better than the "
+            "constant under this (ε, δ)"
+        )
     if gain.below:
-        return "alone, under this (ε, δ) the noise would leave less than the constant has"
-    return "alone, under this (ε, δ), so few records cannot be told from the constant"
+        return (
+            "without other sites, a model of this site's records would be worse than the "
+            "constant under this (ε, δ)"
+        )
+    return (
+        "without other sites, so few records do not show under this (ε, δ) whether a model "
+        "would be better than the constant"
+    )
 
 
 def _trained_on(every: UnitRecords) -> UnitRecords:

@@ -130,7 +130,7 @@ def out_of_fold(every: UnitRecords, folds: int, seed: int, outputs: int, train: 
     """
     records, fold = every.records, folds_of(every.copies, folds, seed)
     if not len(fold) or fold.max() == 0:
-        raise DataError("cross-validation needs records of two units at least")
+        raise DataError("cross-validation needs records of at least two units")
     predicted = np.empty((len(records), outputs), np.float32)
     for number in range(int(fold.max()) + 1):
         rows, test = np.flatnonzero((fold != number) & every.first), np.flatnonzero(fold == number)
@@ -170,7 +170,10 @@ def home_predictor(home: HomeTraining, records: Records, groups: Rows, tick: Tic
         DataError: there is no record.
     """
     if not len(records):
-        raise DataError("no record is left to train the site's own model on; see 'profile check'")
+        raise DataError(
+            "no record is left on which to train the site's own model; see: hdpfl-site "
+            "profile check"
+        )
     estimators, folds = home.estimators, _inner_folds(groups, home.seed)
     losses = np.zeros((len(estimators), len(folds)))
     for column, (inner, test) in enumerate(folds):

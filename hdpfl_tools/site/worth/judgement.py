@@ -55,14 +55,14 @@ class WorthJudgement:
         self._held = np.flatnonzero(self._every.held_out)
         self._trained = np.flatnonzero(self._every.first & ~self._every.held_out)
         if not len(self._held):
-            raise DataError("'data.holdout' keeps no record of these out of training; raise it")
+            raise DataError("'data.holdout' keeps none of these records out of training; raise it")
         if not len(self._trained):
             raise DataError("'data.holdout' leaves no record for training; lower it")
         self._candidates = candidates(site, self.model, self._task)
         if not self._candidates:
             raise DataError(
-                f"run '{self.model.terms.run_id}' leaves a part of its model at each site, and "
-                "this site has none; it took no part in the run"
+                f"run '{self.model.terms.run_id}' leaves a part of its model at each site, but "
+                "this site has no such part: it took no part in the run"
             )
         self.home = HomeTraining(self.model.terms.model, self._task, question.seed)
 
@@ -101,8 +101,8 @@ def check_run(run_id: str, wanted: str) -> None:
     """Raise ``DataError`` unless the kept model's run is the ``wanted`` one; empty: any."""
     if wanted and wanted != run_id:
         raise DataError(
-            f"the model kept in [state] is that of run '{run_id}', not of '{wanted}'; only the "
-            "last run's is kept"
+            f"the model kept in [state] is that of run '{run_id}', not of '{wanted}'; the site "
+            "keeps only the model of the last run"
         )
 
 
@@ -112,6 +112,6 @@ def _source(site: Profile) -> DataSource:
     if site.data.holdout == 0:
         raise ProfileError(
             "profile: 'data.holdout' is 0, so the run's models were trained on every record and "
-            "none can judge them; set it, such as holdout = 0.3, before the next run"
+            "no record can judge them; set it, for example holdout = 0.3, before the next run"
         )
     return site.data

@@ -72,7 +72,7 @@ def source_of(site: Profile, table: Path | None, *, every: bool) -> tuple[DataSo
         raise ProfileError("profile: [data] is missing; set 'data.format' and 'data.path'")
     if table is not None:
         if site.data.format not in TABLES:
-            raise ProfileError("'--table' needs a 'data.format' of a table in the profile")
+            raise ProfileError("'--table' needs a profile whose 'data.format' is that of a table")
         return site.data.elsewhere(table), OTHER_TABLE
     if every:
         return site.data, EVERY
@@ -80,7 +80,7 @@ def source_of(site: Profile, table: Path | None, *, every: bool) -> tuple[DataSo
         raise ProfileError(
             "profile: 'data.holdout' is 0, so the run's models were trained on every record; set "
             "it before the next run, name later records with --table FILE, or add --all to "
-            "measure on the records of training, which flatters a model"
+            "measure on the records of training (then a model looks better than it is)"
         )
     return site.data, HELD_OUT
 
@@ -107,9 +107,9 @@ def measure_here(
     every = read_unit_records(source, task, schema_text)
     rows = np.flatnonzero(every.held_out) if which == HELD_OUT else np.arange(len(every.units))
     if not len(rows):
-        held_out = "'data.holdout' keeps none of these out; raise it"
-        why = held_out if which == HELD_OUT else "none of the table has a known label"
-        raise DataError(f"no record is left to measure on: {why}")
+        held_out = "'data.holdout' keeps none of these records out of training; raise it"
+        why = held_out if which == HELD_OUT else "no record of the table has a known label"
+        raise DataError(f"no record is left on which to measure: {why}")
     records, units = every.records.take(rows), every.units[rows]
     outputs, targets = predict(records.features), records.targets
     label = Schema.load(schema_text).label if schema_text else None

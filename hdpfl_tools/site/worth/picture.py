@@ -37,7 +37,8 @@ def draw(comparison: ModelComparison, title: str) -> bytes:
     percent = f"{100 * comparison.confidence:g} %"
     titles = [f"{measure}\n({percent} interval of each)"]
     titles += [
-        f"gain over the {name} in {measure}\n({percent} of all at once)" for name in REFERENCES
+        f"gain over the {name} in {measure}\n({percent} interval, for all gains at once)"
+        for name in REFERENCES
     ]
     columns: list[list[Estimate | None]] = [[model.measures[measure] for model in models]]
     columns += [[model.gains.get(name) for model in models] for name in REFERENCES]

@@ -29,20 +29,20 @@ wrote {{ plot }}
 {% elif page == "at home" %}
 {% if models %}
 home training, {{ folds }}-fold cross-validated over all of this site's {{ models | size }}
-(the run's models were trained on most of these, so they are not in it; its gain has an interval \
-of {{ models.confidence | percent }}):
+(the run's models are not in this table, because they were trained on most of these records; the \
+gain has an interval of {{ models.confidence | percent }}):
 {% for line in models | rows | columns %}
 {{ line }}
 {% endfor %}
 
 {% endif %}
-How to read it: a gain is by how much a model is better than another on the same records, with an
-interval for other records of this site (the units resampled 10,000 times). "Worth it": better
-than both the home model and the constant; "not worth it": worse than one of them; else the
-interval holds 0, and so few records cannot tell. All gains of the first table lie in their
-intervals at once with the confidence named, so that the best model may be chosen by them. An
-interval that is narrow around 0 says that joining changes little. These figures are of this
-site's records without noise: no ε covers them where they are disclosed.
+How to read it: a gain says how much better a model is than another on the same records. Its
+interval is for other records of this site (the units were resampled 10,000 times). "Worth it":
+better than both the home model and the constant. "Not worth it": worse than one of them. Otherwise
+the interval holds 0, and so few records cannot tell. With the confidence named above, all gains of
+the first table lie in their intervals at once, so you may choose the best model by them. A narrow
+interval around 0 says that joining changes little. These figures come from this site's records
+without noise: no ε covers them if you disclose them.
 {% elif page == "expected" %}
 what to expect, {{ folds }}-fold cross-validated over this site's {{ models | size }} for training \
 (gains {{ models.confidence | percent }}, all at once):
@@ -51,10 +51,11 @@ what to expect, {{ folds }}-fold cross-validated over this site's {{ models | si
 {% endfor %}
 {{ conclusion }} (means of {{ seeds }} simulations, {{ models.measure }} ± {{ spread }} from one \
 to another)
-How to read it: each figure is of records that the model was not trained on. The home model has no
-noise and is never sent: joining must beat it. With the plan's noise, and no other site, the records
-reach the last row; what other sites add comes on top. Nothing was charged or written. These figures
-are of this site's records: no ε covers them where they are disclosed.
+How to read it: each figure comes from records on which the model was not trained. The home model
+has no noise and is never sent: joining must beat it. The last row is what this site's records reach
+with the plan's noise and without other sites; what other sites add comes on top.
+Nothing was charged or written. These figures come from this site's records: no ε covers them if
+you disclose them.
 {% elif page == "measured" %}
 run '{{ run }}', on this site's {{ models.whole | size }} {{ which }}, with \
 {{ models.whole.level | percent }} intervals:
@@ -64,7 +65,7 @@ run '{{ run }}', on this site's {{ models.whole | size }} {{ which }}, with \
 {% for column, groups in models.groups.items() %}
 
 by {{ column }}{% if models.small[column] %}; {{ models.small[column] }} with fewer than \
-{{ smallest }} units not shown{% endif %}:
+{{ smallest }} units are not shown{% endif %}:
 {% if groups %}
 {% for line in groups | groups | columns %}
 {{ line }}
@@ -75,7 +76,7 @@ by {{ column }}{% if models.small[column] %}; {{ models.small[column] }} with fe
 no {{ name | word(models.whole) }}: {{ why }}
 {% endfor %}
 
-These figures are of this site's records without noise: no ε covers them where shown.
+These figures come from this site's records without noise: no ε covers them if you disclose them.
 {% endif %}
 """
 
@@ -132,7 +133,7 @@ def size_of(measured: Measured | ModelComparison) -> str:
 
 def which_records(measures: OwnMeasures) -> str:
     """Return the choice of records in words."""
-    where = {HELD_OUT: "held out of training", EVERY: "(those of training too)"}
+    where = {HELD_OUT: "held out of training", EVERY: "(also those of training)"}
     return where.get(measures.which, "of another table")
 
 

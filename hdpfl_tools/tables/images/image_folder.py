@@ -77,7 +77,7 @@ def read_images(
     shape = task.input_shape
     if len(shape) != 3 or shape[0] not in _MODES or not task.classes:
         raise DataError(
-            "'data.format' names images, but the run's inputs are not images of 1 or 3 channels "
+            "'data.format' is 'images', but the run's inputs are not images of 1 or 3 channels "
             "with a class; use csv, parquet or npz"
         )
     with extra("images", "'data.format' = 'images'"):
@@ -160,8 +160,8 @@ def listing(folder: Path) -> list[tuple[str, list[Path]]]:
         folders = [(entry.name, _visible(entry)) for entry in entries if entry.is_dir()]
     except OSError:
         raise DataError(
-            "'data.path' is no folder that this user can list; it must hold one subfolder per "
-            "class, named 0, 1, 2, …"
+            "'data.path' is not a folder that this user can list; it must hold one subfolder for "
+            "each class, named 0, 1, 2, …"
         ) from None
     return [("", beside), *folders]
 

@@ -41,7 +41,7 @@ FORMS = {
     ),
     "a date of which a part is unknown": (
         r"(?=.*(?:-00|UN|NK|X))(?:[0-9]{4}|UNK?|X+)(?:-(?:[0-9]{2}|UNK?|NK|X+)){2}",
-        "export the known part alone, such as 2019-05 or 2019",
+        "export only the known part, such as 2019-05 or 2019",
     ),
     "a percentage": (rf"[+-]?{_N} ?%", "'strip = [\"%\"]'"),
     "a limit of measurement": (
@@ -122,6 +122,6 @@ def chapters_of_icd(texts: Mapping[str, int]) -> str:
         letters[code[0]] += count
     listed = ", ".join(f"{letter} {count}" for letter, count in letters.most_common(10))
     return (
-        f"ICD codes, by chapter: {listed}; a category needs few values: take the chapter, the "
-        "first letter (in 'data.query': left(code, 1)), or a group of your own"
+        f"ICD codes, by chapter: {listed}; a category needs few values: take the chapter, which "
+        "is the first letter (in 'data.query': left(code, 1)), or your own groups"
     )

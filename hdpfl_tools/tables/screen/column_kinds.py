@@ -77,7 +77,7 @@ def kind_of(
     count = int(held.sum())
     said = f"'{name}': "
     if not count:
-        return ColumnKind(name, "left out", f"{said}left out, every cell is missing")
+        return ColumnKind(name, "left out", f"{said}left out, because every cell is missing")
     share = f"{count} of {len(held)} hold something"
     # Dates first: 20240131 is also a number.
     if formats := _formats(texts, held):
@@ -139,12 +139,14 @@ def _as_numbers(
     note = ""
     if len(units) > 1:
         # Never stripped together: values may lie tenfold apart.
-        note = f"; {len(units)} units: {in_words(units | bare_numbers)}: a factor each in 'units'"
+        note = (
+            f"; {len(units)} units: {in_words(units | bare_numbers)}: give each a factor in 'units'"
+        )
         keys["units"] = factors_of_ages(units) or dict.fromkeys(units, math.nan)
     elif units:
         keys["strip"] = [*units]
         if bare_numbers:
-            note = f"; a unit in some cells alone: {in_words(units | bare_numbers)}: is it that of"
+            note = f"; only some cells have a unit: {in_words(units | bare_numbers)}: is it that of"
             note += " the others, too?"
     written = OwnColumn.model_construct(**{key.replace("-", "_"): of for key, of in keys.items()})
     values = [marked_number(text, written, notation) for text in texts.plain]
@@ -162,7 +164,7 @@ def _numeric(numbers: npt.NDArray[np.float64], share: str, values: str) -> tuple
     is_serial = _SERIAL[0] <= low and high <= _SERIAL[1]
     serial = "; a spreadsheet's days since 1900? Export dates as texts" if is_serial else ""
     if whole and len(different) == len(numbers) and len(numbers) > _WORDS:
-        return "left out", f"left out, every number is another: an id (--id)?{serial}"
+        return "left out", f"left out, every number is different: is it an id (--id)?{serial}"
     return "number", f"number, {share}, from {low:g} to {high:g}{codes}{serial}"
 
 
@@ -185,9 +187,7 @@ def _likely_codes(different: npt.NDArray[np.float64], counts: npt.NDArray[np.int
                 rest = others
                 break
     marks = ", ".join(codes)
-    return (
-        f"; likely codes of a missing value: {marks}: then add them to 'missing'" if codes else ""
-    )
+    return f"; {marks} may be codes of a missing value: then add them to 'missing'" if codes else ""
 
 
 def _sample(texts: Texts, held: Mask) -> dict[str, int]:
@@ -235,7 +235,9 @@ def _two_orders(texts: Texts, held: Mask, formats: tuple[str, ...]) -> str:
             if days_in(text, (form,), CENTURY) != days_in(text, (other,), CENTURY)
         )
         if other in formats:
-            return f"; two orders of day and month: {twice} cells are ambiguous, export them anew"
+            return (
+                f"; two orders of day and month fit: {twice} cells are ambiguous, export them again"
+            )
         if mine <= theirs and twice:
             return "; ambiguous: no day is above 12, so the order of day and month is not known"
     return ""

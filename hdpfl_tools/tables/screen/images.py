@@ -50,16 +50,17 @@ def about_images(source: DataSource, task: Task) -> Iterator[str]:
                 contents.add(file_digest(file) if file.is_file() else b"")
     if nested and not source.id:
         yield (
-            f"error: {nested} folders lie inside of the class folders and are not read: if each "
-            "holds the images of one person, set 'data.id' to \"folder\"; else move the files up"
+            f"error: {nested} folders lie inside the class folders and are not read: if each "
+            "holds the images of one person, set 'data.id' to \"folder\"; otherwise move the files "
+            "up"
         )
     gone = np.array([bool(kind) for kind in lost], dtype=bool)
     by_class = Labels(tuple(classes), np.array(labels, np.int64), np.zeros(0, np.int64))
     unread = loss(gone, np.ones(len(gone), bool), by_class, Counter(kind for kind in lost if kind))
     if level := unread.level(1):
         yield (
-            f"{level}{unread.lost} of {unread.held} files are no images that can be read"
-            f"{unread.in_words(1)}; export them as PNG or JPEG"
+            f"{level}{unread.lost} of {unread.held} files cannot be read as "
+            f"images{unread.in_words(1)}; export them as PNG or JPEG"
         )
     yield from _about_bits(greatest, source.bits)
     if clear:
@@ -77,9 +78,9 @@ def _about_bits(greatest: list[int], bits: int) -> Iterator[str]:
     if used != bits:
         above = "beyond" if used > bits else "far below"
         yield (
-            f"warning: {line}, and their greatest value is {above} what 'data.bits' = {bits} says: "
-            f"set it to {used} if the device writes {used} bits; not to what these images happen "
-            "to hold"
+            f"warning: {line}, and their greatest value is {above} what 'data.bits' = {bits} "
+            f"says: set it to {used} if the device writes {used} bits. Do not set it by what "
+            "these images happen to hold"
         )
     else:
         yield f"{line}, read as {bits}"

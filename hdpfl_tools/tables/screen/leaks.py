@@ -50,17 +50,17 @@ def about_features(
         yield from _about_missing(column.name, missing, used, site_table)
         different, name = np.unique(values[held]), f"warning: column '{column.name}'"
         if len(different) == 1 and held.sum() >= LEAST:
-            yield f"{name} is constant: it teaches nothing, and ε is spent on it all the same"
+            yield f"{name} is constant: a model learns nothing from it, but it takes ε"
         elif _are_ids(different, int(held.sum())) and isinstance(column, NumberColumn):
-            yield f"{name}: every number is another: an id is no feature; is it one?"
+            yield f"{name}: every number is different: is the column an id? An id is not a feature"
         elif isinstance(column, NumberColumn) and not column.typical:
             yield from _about_crowd(column, values[held])
         told = telling(values, held, labels, is_number=isinstance(column, NumberColumn))
         if told > TELLING:
             yield (
-                f"{name} alone tells the label of these records (AUROC {told:.3f}): is it the "
-                "outcome, or known only after it? A model of it is of no use; take it out of the "
-                "schema"
+                f"{name} is enough to tell the label of these records (AUROC {told:.3f}): is it "
+                "the outcome, or is it known only after the outcome? Then a model of it is of no "
+                "use: take the column out of the schema"
             )
 
 
@@ -69,14 +69,14 @@ def _about_missing(name: str, missing: Mask, used: Mask, site_table: OwnTable) -
     gone, rows = int((missing & used).sum()), int(used.sum())
     if site_table.own(name).absent:
         yield (
-            f"column '{name}': this site has none ('absent'), filled in all {rows} records of "
-            "training: its feature is constant"
+            f"column '{name}': this site does not have it ('absent'), so it is filled in all "
+            f"{rows} records of training, and its feature is constant"
         )
     elif gone and gone == rows:
         line = f"warning: column '{name}' is missing in every record that training uses: its"
         others = int((~missing & ~used).sum())
-        rest = f"; the {others} cells that hold something are of other rows" if others else ""
-        yield f"{line} feature is constant, and ε is spent on it all the same{rest}"
+        rest = f"; the {others} cells that hold something belong to other rows" if others else ""
+        yield f"{line} feature is constant, but it takes ε{rest}"
     elif gone:
         yield f"column '{name}': {gone} of {rows} cells are missing and filled"
 
@@ -91,9 +91,9 @@ def _about_crowd(column: NumberColumn, values: npt.NDArray[np.float64]) -> Itera
     if share < CROWDED:
         yield (
             f"warning: column '{column.name}': nine of ten records lie in {100 * share:.1f} % of "
-            "'bounds': the model sees little of it beside the noise, and loses accuracy; ask the "
-            "coordinator for narrower 'bounds', or for a 'typical' mean and deviation that are "
-            "known in public"
+            "'bounds': so the noise hides most of the column, and the model loses accuracy; ask "
+            "the coordinator for narrower 'bounds', or for a 'typical' mean and deviation that "
+            "are known in public"
         )
 
 

@@ -203,13 +203,13 @@ class TableLosses(Redacted):
         lost, held = (sum(getattr(c, name) for c in columns.values()) for name in ("lost", "held"))
         clipped = sum(c.lost for c in self.clipped.values())
         rows = f"lost: {self.rows.lost} of {self.rows.held} records, {lost} of {held} cells"
-        yield "", f"{rows} that hold something; {clipped} numbers clipped"
+        yield "", f"{rows} that hold something; {clipped} numbers are clipped"
         if self.rows.lost:
             yield "", self._about_rows()
         if self.doubtful:
             message = (
-                f"warning: {self.doubtful} lines within quotes look like whole records: do the "
-                "quotes pair? In a cell a quote must be doubled (RFC 4180)"
+                f"warning: {self.doubtful} lines inside quotes look like whole records: does "
+                "every quote have its partner? In a cell, a quote must be doubled (RFC 4180)"
             )
             yield "", message
         for name, cells in columns.items():
@@ -218,7 +218,7 @@ class TableLosses(Redacted):
                 message = (
                     f"{cells.level(self.tests)}column '{name}': {cells.lost} of {cells.held} cells "
                     f"that hold something cannot be read{cells.in_words(self.tests)}"
-                    f"{forms and '. Of them' + forms.removeprefix(':')}. Say how the "
+                    f"{forms and '. Of these cells' + forms.removeprefix(':')}. Set how the "
                     "site writes them: 'decimal', 'thousands', 'missing' or 'encoding' in [data], "
                     "'values', 'missing', 'strip', 'units', 'below-limit' or 'to' in "
                     f"[data.columns.{name}]"
@@ -233,7 +233,10 @@ class TableLosses(Redacted):
                     else ""
                 )
                 if cells.lost > MOST * cells.held:
-                    advice = f"; is the unit the schema's? Set 'data.columns.{name}.factor'"
+                    advice = (
+                        "; is the unit that of the schema? If not, set "
+                        f"'data.columns.{name}.factor'"
+                    )
                 message = (
                     f"{'warning: ' if is_many else ''}column '{name}': {cells.lost} of "
                     f"{cells.held} numbers lie outside the schema's bounds and are clipped"

@@ -103,19 +103,19 @@ def causes(lost: Sequence[LostRow]) -> str:
 
 def one_cell_longer(lost: Sequence[LostRow]) -> str:
     """Return the fault of rows with one more cell."""
-    remedy = "R writes the names of rows so: export it with write.csv, or col.names = NA"
+    remedy = "R writes row names like this: export the table with write.csv, or with col.names = NA"
     pairs = range(min(len(row.cells) for row in lost) - 1)
     numbered = [row.cells[0] for row in lost] == [
         b"%d" % number for number in range(1, len(lost) + 1)
     ]
     if all(not row.cells[-1].strip() for row in lost):
-        remedy = "they end with a delimiter: write one at the end of the header, too"
+        remedy = "they end with a delimiter: write a delimiter at the end of the header, too"
     elif not numbered and any(
         all(_DECIMAL.fullmatch(b",".join(row.cells[left : left + 2])) for row in lost)
         for left in pairs
     ):
         remedy = (
-            "a decimal comma outside of quotes cuts a number in two, or R wrote the names of rows: "
-            "export it with semicolons between the cells, or with write.csv"
+            "a decimal comma outside quotes cuts a number in two, or R wrote row names: export "
+            "the table with semicolons between the cells, or with write.csv"
         )
     return f"every record is one cell longer than the header ({len(lost)} records): {remedy}"

@@ -36,11 +36,11 @@ def about_repeats(columns: Mapping[str, Texts], features: Sequence[str]) -> Iter
         _, sizes = np.unique(np.stack([*rest.values()]), axis=1, return_counts=True)
         twice = int((sizes - 1).sum())
         if twice > 3 + 10 * _expected(rest, count):
-            but = f" but for the running number in '{running[0]}'" if running else ""
+            but = f", except for the running number in '{running[0]}'" if running else ""
             yield (
-                f"warning: {twice} of {count} rows stand twice or more often{but}: was the table "
-                "exported twice? Without 'data.id' a person with two rows has twice the ε; remove "
-                "the copies"
+                f"warning: {twice} of {count} rows occur more than once{but}: was the table "
+                "exported twice? Without 'data.id' a person with two rows has twice the ε; "
+                "remove the copies"
             )
             return
     likely = [name for name in rest if _is_id(name, rest, count)]
@@ -49,9 +49,9 @@ def about_repeats(columns: Mapping[str, Texts], features: Sequence[str]) -> Iter
         name = max(likely, key=lambda each: (each not in features, len(np.unique(rest[each]))))
         different = len(np.unique(rest[name]))
         yield (
-            f"warning: '{name}' looks like the id of a person: {different} values in {count} rows, "
-            "and other columns are the same in all rows of one. The run has no id, so ε is of a "
-            f"row, and a person costs as many times as there are rows: set 'data.id' = \"{name}\", "
+            f"warning: '{name}' looks like the id of a person: {different} values in {count} "
+            "rows, and other columns are the same in all rows of one. The run has no id, so ε "
+            f"protects a row, and a person costs ε once for each row: set 'data.id' = \"{name}\", "
             "and ask the coordinator for the same 'id' in the schema"
         )
 
@@ -72,7 +72,8 @@ def about_placeholder(ids: Sequence[bytes], key: str) -> Iterator[str]:
         name = names[counts.argmax()].decode(errors="replace")[:40]
         yield (
             f"warning: one id, '{name}', has {first} of {len(ids)} rows: is it a placeholder for "
-            f"persons without an id? Then name it in '{key}': its rows would count as one person's"
+            f"persons without an id? Then name it in '{key}', because its rows would count as "
+            "those of one person"
         )
 
 

@@ -99,7 +99,7 @@ def lines_of(path: Path, form: Form) -> Iterator[bytes]:
                     line = record.rstrip(b"\r")
                     if is_header and b"\r" in re.sub(rb'"[^"]*"|\r\n', b"", line):
                         raise DataError(
-                            "the table's lines end with a carriage return alone, as on old Macs; "
+                            "the table's lines end with only a carriage return, as on old Macs; "
                             "save it with the line ends of Unix or Windows"
                         )
                     is_header = False

@@ -218,9 +218,10 @@ def refused(path: Path, wanted: str) -> DataError:
     kind = kind_of_file(path)
     remedies = {
         "locked": "remove the password in Excel, or export it as CSV (UTF-8)",
-        "npz": "set 'data.format' to \"npz\", where it holds arrays 'x' and 'y'",
-        "json": "write one object a line: jq -c '.[]', of a FHIR bundle jq -c '.entry[].resource'",
-        "sql": "load it into its database, and name that",
+        "npz": "set 'data.format' to \"npz\", if it holds arrays 'x' and 'y'",
+        "json": "write one object on each line: jq -c '.[]'; for a FHIR bundle: jq -c "
+        "'.entry[].resource'",
+        "sql": "load it into its database, and name the database",
         "tar": "unpack it, and name one of its files",
         "pointer": "fetch the file itself: git lfs pull",
         "shortcut": "name the file that it points to",
@@ -261,7 +262,7 @@ def opened_text(path: Path) -> Iterator[IO[bytes]]:
             yield file
         except (EOFError, gzip.BadGzipFile, zlib.error, zipfile.BadZipFile, RuntimeError):
             raise DataError(
-                f"the table is {WORDS[kind]} that is damaged or has a password; pack it anew"
+                f"the table is {WORDS[kind]} that is damaged or has a password; pack it again"
             ) from None
 
 
@@ -273,7 +274,7 @@ def _only_member(raw: IO[bytes]) -> IO[bytes]:
         if not name.endswith("/") and not name.startswith("__MACOSX/")
     ]
     if len(names) != 1:
-        raise DataError("the table is a zip archive of several files; name one that is unpacked")
+        raise DataError("the table is a zip archive of several files; unpack it, and name one file")
     return archive.open(names[0])
 
 
@@ -281,13 +282,13 @@ def _refuse_wide(first: bytes) -> None:
     if first[:2] in _UTF_16 or first == b"\0\0\xfe\xff":
         bits = 32 if b"\0\0" in first else 16
         raise DataError(
-            f"the table is in UTF-{bits}, of which one damaged record would change others; save it "
-            f"as CSV (UTF-8), or run: iconv -f UTF-{bits} -t UTF-8"
+            f"the table is in UTF-{bits}, in which one damaged record would change others; save "
+            f"it as CSV (UTF-8), or run: iconv -f UTF-{bits} -t UTF-8"
         )
     if b"\0" in first:
         raise DataError(
-            "the table begins with bytes of 0, which no text has: it is no CSV, or UTF-16 without "
-            "its mark; save it as CSV (UTF-8)"
+            "the table begins with zero bytes, which no text has: it is not a CSV, or it is "
+            "UTF-16 without its mark; save it as CSV (UTF-8)"
         )
 
 

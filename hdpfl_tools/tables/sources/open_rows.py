@@ -40,7 +40,7 @@ def open_rows(path: Path, file_format: str, form: Form, wanted: Sequence[Wanted]
         InstallationError: a library that reads it is not installed.
     """
     if file_format not in FORMATS:
-        raise DataError("a table is 'table', 'csv' or 'parquet'; name one of them as its format")
+        raise DataError("the format of a table is 'table', 'csv' or 'parquet'; name one of them")
     if file_format == "csv":
         return CsvRows(path, form, wanted)
     if file_format == "frozen":
@@ -88,5 +88,5 @@ def _parquet_errors() -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException, ValueError):
         raise DataError(
-            "the table is not there or is no readable Parquet file; check its path and format"
+            "the table is not there, or is not a readable Parquet file; check its path and format"
         ) from None

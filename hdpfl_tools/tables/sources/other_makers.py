@@ -55,7 +55,9 @@ def excel_rows(path: Path, form: Form, wanted: Sequence[Wanted] = ()) -> ArrowRo
         book = calamine.CalamineWorkbook.from_path(str(path))
         named = [form.sheet] if form.sheet else book.sheet_names
         if form.sheet and form.sheet not in book.sheet_names:
-            raise DataError("the workbook has no sheet of the name in 'data.sheet'; correct it")
+            raise DataError(
+                "the workbook has no sheet with the name in 'data.sheet'; correct the name"
+            )
         sheets = {name: book.get_sheet_by_name(name) for name in named}
         read = {name: sheet.to_python(skip_empty_area=False) for name, sheet in sheets.items()}
     filled = [
@@ -92,7 +94,7 @@ def _refuse_formulas(path: Path) -> None:
         if any(_NO_VALUE.search(archive.read(name)) for name in sheets):
             raise DataError(
                 "the workbook has formulas without values; open it in Excel and save it, or save "
-                "values alone"
+                "only the values"
             )
 
 
@@ -175,7 +177,7 @@ def sqlite_rows(path: Path, form: Form, wanted: Sequence[Wanted] = ()) -> ArrowR
             names = [name for (name,) in connection.execute(_NAMES)]
             if len(names) != 1:
                 raise DataError(
-                    "the database has several tables; write a SELECT into 'data.select', or name "
+                    "the database has several tables; write a SELECT in 'data.select', or name "
                     "its tables in 'data.tables' for a 'data.query'"
                 )
             name = names[0].replace('"', '""')
@@ -226,9 +228,9 @@ def _errors(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         if "database is locked" in str(error):
-            said = "the database is locked by another program; close that, or copy the file"
+            said = "another program has locked the database; close that program, or copy the file"
         else:
-            said = f"the table cannot be read as {what} ({type(error).__name__}); check it"
+            said = f"the table cannot be read as {what} ({type(error).__name__}); check the table"
         raise DataError(said) from None
 
 

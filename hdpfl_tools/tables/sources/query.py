@@ -68,8 +68,8 @@ def query_rows(source: DataSource) -> ArrowRows:
 
     if _OF_THE_DAY.search(source.query):
         raise DataError(
-            "'data.query' reads the day or the time of day: records would change by themselves; "
-            "write a date"
+            "'data.query' reads today's date or the time: the records would change by themselves; "
+            "write a fixed date"
         )
     with closing(duckdb.connect(config=dict(SETTINGS))) as connection:
         units = {name: _load(connection, name, table, source) for name, table in tables_of(source)}
@@ -95,12 +95,12 @@ def _load(connection: DuckDBPyConnection, name: str, table: QueryTable, source: 
         unit = table.id or (source.own_column if source.own_column in columns else "")
         if not unit:
             raise DataError(
-                "its rows have no known unit; name the column, or an expression of its columns, in "
-                f"'data.tables.{name}.id', or \"-\" where no row is of a person"
+                "the unit of its rows is not known; name the column, or an expression of its "
+                f"columns, in 'data.tables.{name}.id'; write \"-\" if no row belongs to a person"
             )
         expression = _quoted(unit) if unit in columns else unit
         of_row = "NULL" if unit == NO_UNIT else f"CAST(({expression}) AS VARCHAR)"
-        with _said("'data.tables." + name + ".id' is no column or expression of its columns"):
+        with _said("'data.tables." + name + ".id' is not a column or an expression of its columns"):
             select = f'SELECT *, {of_row} AS "{_UNIT}" FROM hdpfl_read'  # noqa: S608 - the site's own
             _check_statement(connection, select)
             connection.execute(f"CREATE TABLE {_quoted(name)} AS {select}")
@@ -155,7 +155,7 @@ def _check_statement(connection: DuckDBPyConnection, query: str) -> None:
         statements = [each.type.name for each in connection.extract_statements(query)]
     if statements != ["SELECT"]:
         raise DataError(
-            "'data.query' must be one SELECT and nothing else; of a PIVOT write the values: IN (…)"
+            "'data.query' must be one SELECT and nothing else; in a PIVOT write the values: IN (…)"
         )
 
 
@@ -179,10 +179,11 @@ def _check_columns(result: pa.Table, source: DataSource) -> None:
     names = [header_name(name) for name in result.column_names]
     if source.own_column not in names:
         raise DataError(
-            "'data.query' gives no column of the unit, 'data.id'; select it under that name"
+            "'data.query' gives no column of the unit ('data.id'); select the column "
+            "under that name"
         )
     if len({*names}) < len(names):
-        raise DataError("'data.query' gives two columns of one name; name one by AS")
+        raise DataError("'data.query' gives two columns with one name; rename one with AS")
 
 
 def check_promise(
@@ -292,16 +293,18 @@ def _compare(
     """Refuse a result without some units in which others have other rows."""
     gone = len(rows.keys() - less.keys())
     remedy = (
-        "so a person changes the records of others, which ε does not cover: let each row of the "
-        "result come from rows of its own unit alone"
+        "so a person changes the records of others, which ε does not cover: each row of the "
+        "result must come only from rows of its own unit"
     )
     if gone > left_out or less.keys() - rows.keys():
         raise DataError(
-            "'data.query' gives other units when some are left out of its tables (a LIMIT, a rank, "
-            f"a threshold of counts?), {remedy}"
+            "'data.query' gives other units if some units are left out of its tables (a LIMIT, a "
+            f"rank, a threshold of counts?), {remedy}"
         )
     if not left_out and rows != less:
-        raise DataError("'data.query' gives other rows each time (random()?); remove what draws")
+        raise DataError(
+            "'data.query' gives other rows each time (random()?); remove what is random"
+        )
     differing: dict[str, None] = {}
     for unit, of_unit in less.items():
         if rows[unit] == of_unit:

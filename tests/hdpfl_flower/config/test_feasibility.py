@@ -18,7 +18,7 @@ from tests.federation import ScriptedGrid
 from tests.hdpfl_flower.ledger.plans import profile
 
 BEYOND = [
-    ({"work": {"pull": 20}}, "'work.pull' is 20 and 'learning-rate' 0.1"),
+    ({"work": {"pull": 20}}, "'work.pull' is 20 and 'learning-rate' is 0.1"),
     ({"strategy": "mr-mtl", "learning-rate": 11.0}, "'work.pull' is 0.1 and"),
     ({"second": {"kind": "kept", "pull": 50}}, "'second.pull' or 'second.opted-out'"),
     ({"second": {"kind": "kept", "opted-out": 50}}, "times 'learning-rate' = 0.1"),
@@ -74,7 +74,7 @@ def test_sites_decline_the_same(config: dict[str, Any], asked: str, reason: str)
     if terms.strategy == "ditto":
         terms = terms.updated(second={"kind": "private"})
     site = profile(policy={"client-noise": True})
-    with pytest.raises(Declined, match="equal rounds alone"):
+    with pytest.raises(Declined, match="only for equal rounds"):
         check_policy(site, terms)
     with pytest.raises(TermsError):
         check_up_front(terms)

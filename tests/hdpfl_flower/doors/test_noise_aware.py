@@ -112,7 +112,7 @@ def test_a_reply_that_is_no_model_is_left_out(bad: str) -> None:
 
 @pytest.mark.parametrize("strategy", [FedMedian(), Krum(), QFedAvg(0.1), object()])
 def test_a_strategy_without_a_weighted_mean_is_refused(strategy: Any) -> None:
-    with pytest.raises(StrategyError, match="takes no weighted mean"):
+    with pytest.raises(StrategyError, match="does not take a weighted mean"):
         NoiseAware(strategy)
 
 

@@ -125,7 +125,7 @@ def is_standard(values: np.ndarray) -> bool:
 
 
 def test_an_update_has_the_noise_of_all_rounds(tmp_path: Path) -> None:
-    """Without a record the update is noise alone."""
+    """Without a record the update is only noise."""
     reply = answer(private(tmp_path, nothing), request())
     scaled = update_of(reply) / noise_std()
     assert is_standard(scaled)
@@ -204,7 +204,7 @@ def test_a_data_set_that_fails_shows_in_no_reply(
     reply = answer(private(tmp_path, failing), request())
     assert not reply.has_error()
     assert is_standard(update_of(reply) / noise_std())
-    assert "the data set cannot be read: ValueError; the update is noise alone" in caplog.text
+    assert "the data set cannot be read: ValueError; the update is only noise" in caplog.text
     assert "patient" not in caplog.text
     account = Ledger(tmp_path / "ledger.sqlite").account()
     assert [release.status for release in account.releases.values()] == ["sent"]
@@ -228,10 +228,10 @@ def test_arrays_by_position_have_the_same_places(tmp_path: Path) -> None:
     ("message", "code", "words"),
     [
         (lambda: request(kind="evaluate"), wire.DECLINED, "set fraction_evaluate=0.0"),
-        (lambda: request(0), wire.DECLINED, "beyond those that 'rounds' pays for"),
+        (lambda: request(0), wire.DECLINED, "beyond the rounds that 'rounds' pays for"),
         (lambda: request(arrays=ArrayRecord([np.zeros(3, np.float32)])), wire.FAILED,
-         "its arrays are not those of the model"),
-        (lambda: request(arrays=misstated()), wire.FAILED, "another shape than it states"),
+         "its arrays differ from those of the model"),
+        (lambda: request(arrays=misstated()), wire.FAILED, "another shape than the array states"),
     ],
     ids=["evaluation", "round 0", "another model", "data of another shape"],
 )  # fmt: skip
@@ -253,7 +253,7 @@ def test_other_messages_get_a_code_and_cost_nothing(
           "schedule": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 1.0, total_steps=2)},
          ModelError, "of round 1 raises ValueError after 2 steps"),
         ({"optimizer": lambda p, _: torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=1.0)},
-         ModelError, "move nothing"),
+         ModelError, "do not move the model"),
         ({"schedule": lambda o: None}, TermsError, "'schedule' needs an 'optimizer'"),
         ({"loss": nn.CrossEntropyLoss(), "targets": "texts"}, TermsError, "'targets' must be"),
         ({"loss": "hinge"}, TermsError, "'loss' must be one of"),
@@ -491,5 +491,5 @@ def test_an_update_of_another_size_moves_no_model(size: int) -> None:
     arrays = ArrayRecord({"w": Array(np.zeros((2, 3), np.float32))})
     after = moved(arrays, np.ones(6, np.float32), frozenset(arrays))
     assert after["w"].numpy().tolist() == [[1.0] * 3] * 2
-    with pytest.raises(WireError, match="another size"):
+    with pytest.raises(WireError, match="different sizes"):
         moved(arrays, np.ones(size, np.float32), frozenset(arrays))

@@ -174,5 +174,5 @@ def test_an_epsilon_that_the_server_was_told_is_kept_and_holds_for_its_run() -> 
     account.check_declared(asked(2.5, 3))
     account.check_declared(asked(None, 3))
     account.check_declared(asked(9.0, 3, "b"))
-    with pytest.raises(Declined, match=r"'run.epsilon' changed in mid-run"):
+    with pytest.raises(Declined, match=r"'run.epsilon' changed during the run"):
         account.check_declared(asked(9.0, 3))

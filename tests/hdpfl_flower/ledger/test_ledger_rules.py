@@ -89,7 +89,7 @@ def test_a_release_without_a_plan_charges_nothing_beside_a_run_with_one(ledger: 
 
 def test_a_site_that_told_one_epsilon_is_asked_for_no_other(ledger: Ledger) -> None:
     release(ledger, replace(ask(), epsilon=2.0), plan=None)
-    with pytest.raises(Declined, match="changed in mid-run"):
+    with pytest.raises(Declined, match="changed during the run"):
         ledger.reserve(replace(ask(server_round=2), epsilon=3.0), None)
 
 

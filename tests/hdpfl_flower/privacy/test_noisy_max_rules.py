@@ -71,7 +71,7 @@ def test_batches_of_two_stages_may_be_one_record_or_all_and_rounds_one() -> None
     assert two_stage_steps(7, 1, 1, 1) == (one,)
     assert two_stage_steps(7, 7, 7, 1, 3) == (Steps(1.0, 3),)
     for wrong in ((7, 0, 7, 1), (7, 8, 7, 1), (7, 1, 0, 1), (7, 1, 8, 1), (7, 1, 7, 0)):
-        with pytest.raises(AccountingError, match="batches must lie within"):
+        with pytest.raises(AccountingError, match="batches must be from 1"):
             two_stage_steps(*wrong)
 
 

@@ -121,7 +121,7 @@ def test_all_of_it_together() -> None:
     ids=str,
 )
 def test_unequal_steps_are_declined(extra: dict[str, Any], more: dict[str, Any]) -> None:
-    with pytest.raises(Declined, match=r"does not go with .*equal rounds alone"):
+    with pytest.raises(Declined, match=r"cannot be combined with .*only for equal rounds"):
         check_policy(profile(policy={"client-noise": True}), terms(**extra, **more))
     check_policy(profile(), terms(**extra))
 

@@ -134,13 +134,13 @@ KEY = "ab" * 32
 def test_a_file_that_is_no_peers_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.peer"
     path.write_text(text)
-    with pytest.raises(LedgerError, match=r"is no file of a peer.*peers show --to FILE"):
+    with pytest.raises(LedgerError, match=r"is not the file of a peer.*peers show --to FILE"):
         read_peer(path)
 
 
 def test_a_missing_file_and_a_folder_are_no_peers(tmp_path: Path) -> None:
     for path in (tmp_path / "none.peer", tmp_path):
-        with pytest.raises(LedgerError, match="is no file of a peer"):
+        with pytest.raises(LedgerError, match="is not the file of a peer"):
             read_peer(path)
 
 
@@ -191,7 +191,7 @@ def test_two_sites_have_one_secret_and_pairs_their_own(three: list[Peers]) -> No
 def test_a_stranger_among_the_members_declines_by_name(three: list[Peers], tmp_path: Path) -> None:
     terms = members(*three, peers_at(tmp_path / "stranger"))
     for call in (three[0].number, lambda asked: three[0].secrets(asked, (0, 1, 2))):
-        with pytest.raises(Declined, match=r"not here, of: d; .*peers add FILE") as declined:
+        with pytest.raises(Declined, match=r"does not know, of: d; .*peers add FILE") as declined:
             call(terms)
         assert declined.value.reason is Reason.POLICY
 
@@ -199,14 +199,14 @@ def test_a_stranger_among_the_members_declines_by_name(three: list[Peers], tmp_p
 def test_a_name_with_a_strangers_key_is_a_stranger(three: list[Peers], tmp_path: Path) -> None:
     """A server that puts a key of its own beside a name that the operator knows."""
     false = peers_at(tmp_path / "false")
-    with pytest.raises(Declined, match="not here, of: b;"):
+    with pytest.raises(Declined, match="does not know, of: b;"):
         three[0].number(members(three[0], false, three[2]))
 
 
 def test_a_removed_peer_is_a_stranger(three: list[Peers]) -> None:
     terms = members(*three)
     three[0].remove("c")
-    with pytest.raises(Declined, match="not here, of: c;"):
+    with pytest.raises(Declined, match="does not know, of: c;"):
         three[0].number(terms)
 
 
@@ -230,13 +230,13 @@ def test_a_peers_key_of_small_order_declines(tmp_path: Path) -> None:
         site.add(peer)
     terms = members(site, honest)
     text = f"{terms.members},c={weak.fingerprint}"
-    with pytest.raises(Declined, match="no key: remove it"):
+    with pytest.raises(Declined, match="not a valid key: remove the peer"):
         site.secrets(terms.updated(members=text), (0, 1, 2))
 
 
 def test_a_damaged_file_of_a_peer_stops_before_any_run(three: list[Peers]) -> None:
     (three[0].folder / f"b{SUFFIX}").write_text("x")
-    with pytest.raises(LedgerError, match="is no file of a peer"):
+    with pytest.raises(LedgerError, match="is not the file of a peer"):
         three[0].number(members(*three))
 
 

@@ -108,7 +108,7 @@ def test_a_coordinator_cannot_write_elsewhere(invited: Path, name: str) -> None:
         asked.site, asked.address, "", "", {**asked.files, name: b"x"}
     ).signed(Path("certs/ca.key").read_bytes())
     invited.write_bytes(hostile)
-    with pytest.raises(DeploymentError, match="is no file of an invitation"):
+    with pytest.raises(DeploymentError, match="does not belong in an invitation"):
         read_invitation(invited)
 
 
@@ -304,5 +304,5 @@ def test_keys_of_two_federations_are_refused(invited: Path) -> None:
     del invited
     call(coordinator, "certs", "other", "--host", "localhost")
     Path("other/ca.key").replace("certs/ca.key")
-    with pytest.raises(DeploymentError, match="of two federations"):
+    with pytest.raises(DeploymentError, match="belong to two federations"):
         call(coordinator, *INVITE, "--to", "again.invitation")

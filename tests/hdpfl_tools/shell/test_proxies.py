@@ -50,6 +50,6 @@ def test_credentials_are_decoded_and_in_no_text(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("url", ["socks5://proxy:1", "http://", "http://u:SECRET@proxy:99999"])
 def test_bad_proxy_urls_are_named_not_shown(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("HTTPS_PROXY", url)
-    with pytest.raises(DeploymentError, match="HTTPS_PROXY holds no proxy's URL; set it") as found:
+    with pytest.raises(DeploymentError, match="HTTPS_PROXY does not hold the URL") as found:
         proxy_for("flower.example.org")
     assert "SECRET" not in str(found.value)

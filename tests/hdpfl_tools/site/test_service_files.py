@@ -127,5 +127,5 @@ def test_compose_reads_the_file(services: Services, monkeypatch: pytest.MonkeyPa
 
 def test_containers_do_not_run_as_root(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(DeploymentError, match="none as root"):
+    with pytest.raises(DeploymentError, match="none may run as root"):
         services.compose()

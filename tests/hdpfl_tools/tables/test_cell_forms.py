@@ -71,7 +71,7 @@ def test_each_unit_has_its_factor(tmp_path: Path) -> None:
     read = numbers(path, units={"mg/l": 1.0, "mg/dl": 10.0})
     np.testing.assert_equal(read[:6], [5, 5, 5, 7, np.nan, np.nan])
     told = checked(path, columns={"v": {"strip": ["mg/l", "mg/dl"]}})
-    assert "error: column 'v': 'strip' takes off 2 units: 'mg/l' 16 (median 5), 'mg/dl' 8" in told
+    assert "error: column 'v': 'strip' removes 2 units: 'mg/l' 16 (median 5), 'mg/dl' 8" in told
     draft, data = drafted(path)
     assert "3 units: 'mg/l' 16 (median 5)" in "\n".join(draft.notes)
     assert data["columns"]["v"] == {}
@@ -82,7 +82,7 @@ def test_one_unit_alone_is_stripped(tmp_path: Path) -> None:
     assert drafted(path)[1]["columns"]["v"] == {"strip": ["mg/l"]}
     assert numbers(path, strip=["mg/l"])[:3] == [5, 6, 7]
     some = written(tmp_path, ["5 mg/l", "6", "7mg/l"] * 10)
-    assert "a unit in some cells alone" in "\n".join(drafted(some)[0].notes)
+    assert "only some cells have a unit" in "\n".join(drafted(some)[0].notes)
 
 
 def test_a_minus_is_no_unit(tmp_path: Path) -> None:
@@ -207,15 +207,15 @@ def test_a_column_that_a_site_lacks_is_filled_and_told(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("w,y\n" + "".join(f"{i},{i % 2}\n" for i in range(40)))
     own: dict[str, Any] = {"columns": {"v": {"absent": True}}}
-    with pytest.raises(DataError, match="absent = true where this site has none"):
+    with pytest.raises(DataError, match="set absent = true there"):
         checked(path)
-    assert "column 'v': this site has none ('absent'), filled in all 40 records" in checked(
+    assert "this site does not have it ('absent'), so it is filled in all 40 records" in checked(
         path, **own
     )
     site_table = OwnTable.of(DataSource.model_validate({"path": str(path), **own}))
     read = read_table(path, "csv", Schema.parse(SCHEMA), site_table)
     assert (read.records.features[:, 0] == 0).all() and read.summary.filled["v"] == 40
-    with pytest.raises(DataError, match="is of the label or of the id"):
+    with pytest.raises(DataError, match="is set for the label or the id"):
         checked(path, columns={"y": {"absent": True}})
     with pytest.raises(ValidationError, match="excludes all other keys"):
         OwnColumn.model_validate({"absent": True, "factor": 2.0})
@@ -243,13 +243,13 @@ def test_rows_of_one_person_are_named_where_no_id_is(tmp_path: Path, kind: str) 
     source = DataSource.model_validate({"path": str(path)})
     told = "\n".join(check_site_data(source, Schema.parse(schema).task, schema, 40))
     expected = {
-        "twice": "40 of 80 rows stand twice or more often: was",
-        "numbered": "rows stand twice or more often but for the running number in 'n'",
+        "twice": "40 of 80 rows occur more than once: was",
+        "numbered": "rows occur more than once, except for the running number in 'n'",
         "visits": "looks like the id of a person",
         "unlike": "",
     }[kind]
     assert expected in told
-    assert ("rows stand twice" in told, "looks like" in told) == (
+    assert ("rows occur more than once" in told, "looks like" in told) == (
         kind in ("twice", "numbered"), kind == "visits"
     )  # fmt: skip
 
@@ -275,5 +275,5 @@ def test_a_table_too_wide_for_its_rows_is_refused(
     monkeypatch.setattr(table_records, "MOST_ENCODED", 60 * 2 * 4)
     assert len(read_table(path, "csv", Schema.parse(SCHEMA)).records) == 60
     monkeypatch.setattr(table_records, "MOST_ENCODED", 60 * 2 * 4 - 1)
-    with pytest.raises(DataError, match="each category is a number of each record"):
+    with pytest.raises(DataError, match="each category takes a number in each record"):
         read_table(path, "csv", Schema.parse(SCHEMA))

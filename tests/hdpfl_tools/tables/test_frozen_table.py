@@ -95,7 +95,7 @@ def test_a_database_that_is_locked_or_holds_several_tables_is_named(tmp_path: Pa
             import_table(source_of(path, select=select), tmp_path / "ledger.sqlite")
     connection.execute("pragma locking_mode = exclusive")
     connection.execute("begin exclusive")
-    with pytest.raises(DataError, match="is locked by another program"):
+    with pytest.raises(DataError, match="another program has locked the database"):
         import_table(source_of(path, select="SELECT * FROM a"), tmp_path / "ledger.sqlite")
     connection.close()
 
@@ -106,7 +106,7 @@ def test_a_database_that_is_locked_or_holds_several_tables_is_named(tmp_path: Pa
         (b"%PDF-1.7", "a PDF, not a table"),
         (b"<html><table>", "an HTML page"),
         (b"<?xml version='1.0'?>", "an XML file"),
-        (b"[{}, {}]", "a JSON file that is one document.*one object a line"),
+        (b"[{}, {}]", "a JSON file that is one document.*one object on each line"),
         (b'{\n "resourceType": "Bundle"', "one document.*'.entry\\[\\].resource'"),
         (b"RDX3\n", "an R data file"),
         (gzip.compress(b"X\n\0\0\0\3" + b"\0" * 2**20), "an R data file"),
@@ -128,7 +128,7 @@ def test_a_database_that_is_locked_or_holds_several_tables_is_named(tmp_path: Pa
         (b"$FL2" + b"x" * 99, "cannot be read as a file of statistics"),
         (b"SQLite format 3\0" + b"x" * 99, "cannot be read as an SQLite database"),
         (b'{"a": 1}\n{"a": ', "cannot be read as NDJSON"),
-        (b"PAR1" + b"x" * 99, "no readable Parquet"),
+        (b"PAR1" + b"x" * 99, "not a readable Parquet"),
         (b"\x1f\x8b\x08\0" + b"x" * 99, "a gzip file that is damaged"),
     ],
 )
@@ -194,7 +194,7 @@ def test_an_import_that_is_cut_off_leaves_the_old_table(
 
     for fault, error in ((full, DataError), (stopped, KeyboardInterrupt)):
         monkeypatch.setattr(frozen_table, "_head", fault)
-        with pytest.raises(error, match="No space left.*stands" if error is DataError else None):
+        with pytest.raises(error, match="No space left.*stays" if error is DataError else None):
             import_table(source_of(path), ledger)
         assert read_facts(ledger) == facts == checked_table(source_of(path), ledger)
         assert frozen_rows(table_path(ledger, facts.table)).rows == 1

@@ -106,9 +106,9 @@ def test_broken_images_and_unknown_folders_are_left_out_alone(tmp_path: Path) ->
 
 
 def test_image_folders_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
-    assert "no folder" in refused(tmp_path / SECRET, IMAGES)
+    assert "not a folder" in refused(tmp_path / SECRET, IMAGES)
     (tmp_path / "file").write_text(SECRET)
-    assert "no folder" in refused(tmp_path / "file", IMAGES)
+    assert "not a folder" in refused(tmp_path / "file", IMAGES)
     shapes = (Task.classification((3,), 2), Task.classification((2, 4, 4), 2))
     for task in (*shapes, Task.regression((1, 4, 4))):
         assert "not images" in refused(tmp_path, task)
@@ -163,7 +163,7 @@ def test_one_image_of_each_folder_is_used_where_it_is_the_unit(tmp_path: Path) -
     (tmp_path / "0" / "p00" / "0.png").write_bytes(b"broken")
     put(tmp_path, "2/p01/again.png", Image.new("L", (6, 8), 200))
     put(tmp_path, "2/beside.png", Image.new("L", (6, 8), 201))
-    assert "error: 31 folders lie inside of the class folders" in check(tmp_path)
+    assert "error: 31 folders lie inside the class folders" in check(tmp_path)
     source = source_of(tmp_path, id="folder", holdout=0.4)
     data = read_site_data(source, IMAGES, "")
     assert len(data.train) + len(data.test) == 30

@@ -145,7 +145,7 @@ def test_the_case_of_the_field_is_told_by_plan_and_check(tmp_path: Path) -> None
 def test_rows_swallowed_by_quotes_are_told(tmp_path: Path) -> None:
     swallowed = '1,30,f,no,"a\n2,40,m,yes,b\n3,50,f,no,c"\n4,60,m,yes,d\n'
     told = [line for _, line in losses_of(tmp_path, NOTED + swallowed).lines()]
-    assert any("2 lines within quotes look like whole records" in line for line in told)
+    assert any("2 lines inside quotes look like whole records" in line for line in told)
 
 
 def test_rows_between_quotes_that_close_in_another_column_are_lost_rows(tmp_path: Path) -> None:
@@ -179,12 +179,12 @@ categories = ["x", "y"]
     ("number", "category", "words"),
     [
         (lambda i: i % 7, lambda i: "xy"[i % 3 % 2], ""),
-        (lambda i: i % 7 + 10 * (i % 2), lambda i: "xy"[i % 3 % 2], "'a' alone tells the label"),
-        (lambda i: "" if i % 2 else i % 7, lambda i: "xy"[i % 3 % 2], "'a' alone tells the label"),
-        (lambda i: i % 7, lambda i: "xy"[i % 2], "'c' alone tells the label of these records (AUR"),
+        (lambda i: i % 7 + 10 * (i % 2), lambda i: "xy"[i % 3 % 2], "'a' is enough to tell"),
+        (lambda i: "" if i % 2 else i % 7, lambda i: "xy"[i % 3 % 2], "'a' is enough to tell"),
+        (lambda i: i % 7, lambda i: "xy"[i % 2], "'c' is enough to tell the label of these rec"),
         (lambda i: 5, lambda i: "xy"[i % 3 % 2], "'a' is constant"),
         (lambda i: i % 7, lambda i: "y", "'c' is constant"),
-        (lambda i: i * 37 % 101, lambda i: "xy"[i % 3 % 2], "'a': every number is another"),
+        (lambda i: i * 37 % 101, lambda i: "xy"[i % 3 % 2], "'a': every number is different"),
     ],
 )
 def test_leaks_and_ids_warned(tmp_path: Path, number: object, category: object, words: str) -> None:

@@ -75,11 +75,11 @@ def test_a_query_reaches_nothing_but_its_tables(tmp_path: Path, query: str) -> N
         ("SELECT patient, age::INT / max(age::INT) OVER () AS age FROM t", "column 'age'"),
         ("SELECT patient, row_number() OVER () AS n, age FROM t ORDER BY patient", "column 'n'"),
         ("SELECT patient, age, (SELECT count(*) FROM t) AS n FROM t", "column 'n'"),
-        (f"{ALL} ORDER BY patient LIMIT 50", "other units when some are left out"),
+        (f"{ALL} ORDER BY patient LIMIT 50", "other units if some units are left out"),
         (f"{ALL} WHERE age::INT > (SELECT median(age::INT) FROM t)", "other units|column"),
         (f"{ALL} WHERE (SELECT count(*) FROM t) > 100", "other units"),
         ("SELECT patient, age, random() AS r FROM t", "other rows each time"),
-        (f"{ALL} WHERE seen::DATE < current_date", "the day or the time of day"),
+        (f"{ALL} WHERE seen::DATE < current_date", "today's date or the time"),
         ("SELECT age, dx FROM t", "no column of the unit"),
         ("SELECT patient, age, dx AS age FROM t", "two columns of one name"),
         ("SELECT nothing FROM t", "fails in DuckDB"),
@@ -113,12 +113,12 @@ def test_a_table_whose_unit_is_not_known_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lab.csv").write_text(text_of(lab))
     query = "SELECT t.patient, value, (SELECT avg(value::DOUBLE) FROM lab) AS m FROM t JOIN lab "
     query += "ON t.patient = lab.person"
-    with pytest.raises(DataError, match=r"data\.tables\.lab.*no known unit"):
+    with pytest.raises(DataError, match=r"data\.tables\.lab.*unit of its rows is not known"):
         asked(tmp_path, query, 't = "t.csv"\nlab = "lab.csv"')
     named = 't = "t.csv"\nlab = { path = "lab.csv", id = "person" }'
     with pytest.raises(DataError, match="column 'm'"):
         asked(tmp_path, query, named)
-    with pytest.raises(DataError, match="no column or expression"):
+    with pytest.raises(DataError, match="not a column or an expression"):
         asked(tmp_path, query, named.replace('"person"', "\"read_text('/etc/passwd')\""))
     codes = 't = "t.csv"\nlab = { path = "lab.csv", id = "-" }'
     assert len(asked(tmp_path, query, codes)) == len(PATIENTS)

@@ -80,7 +80,7 @@ def test_a_table_needs_the_schema_of_the_runs_task(tmp_path: Path) -> None:
     assert data.test is None
     assert data.ids is None
     assert "needs the run's 'schema'" in refused(path, "csv", TABLE)
-    assert "another task" in refused(path, "csv", VECTORS, TEXT)
+    assert "does not describe the task" in refused(path, "csv", VECTORS, TEXT)
     assert "no built-in" in refused(path, "csv", TABLE, "hart")
     assert "not there" in refused(tmp_path / SECRET, "csv", TABLE, TEXT)
 
@@ -284,7 +284,7 @@ def test_npz_shapes_and_files_that_cannot_be_used_are_refused(tmp_path: Path) ->
     assert "must hold numbers" in refused(
         save(path, x=np.zeros((2, 3)), y=y.astype("M8[s]")), "npz", VECTORS
     )
-    words = "no .npz file with arrays 'x' and 'y'"
+    words = "not an .npz file with arrays 'x' and 'y'"
     assert words in refused(save(path, x=np.zeros((2, 3))), "npz", VECTORS)
     pickled = np.array([0, SECRET], dtype=object)
     assert words in refused(save(path, x=np.zeros((2, 3)), y=pickled), "npz", VECTORS)

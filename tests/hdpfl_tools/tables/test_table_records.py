@@ -147,7 +147,7 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
                 read_table(path, kind, SCHEMA)
             assert SECRET not in str(caught.value)
     (tmp_path / "not.parquet").write_bytes(b"PAR1" + SECRET.encode() * 50 + b"PAR1")
-    with pytest.raises(DataError, match="no readable Parquet") as caught:
+    with pytest.raises(DataError, match="not a readable Parquet") as caught:
         read_table(tmp_path / "not.parquet", "parquet", SCHEMA)
     assert SECRET not in str(caught.value)
     with pytest.raises(DataError, match="'csv' or 'parquet'"):

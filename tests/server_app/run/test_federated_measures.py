@@ -80,13 +80,13 @@ def test_a_noisy_auroc_holds_the_true_one_and_is_shown_beside_it(tmp_path: Path)
     # Beside those of the public test set: in the report, in the tables and in the file.
     assert saved[EVENT]["measures"]["auroc"]["value"] != found["value"]
     page = make_report(folder)
-    for words in ("Measures of the final model</h2>", "on records that sites hold out</h2>",
+    for words in ("Measures of the final model</h2>", "on held-out records of the sites</h2>",
                   "4 of 4 sites, about", "noise σ = "):  # fmt: skip
         assert words in page
     compared = Comparison(config, SITES, {("fedavg", 1): result.rounds})
     folders = {("fedavg", 1): folder}
     final = [table for table in tables(compared, "t", folders) if "Final" in table.title]
-    for table, words in zip(final, ("public test set", "sites hold out"), strict=True):
+    for table, words in zip(final, ("public test set", "held-out records"), strict=True):
         assert words in table.title
         assert table.rows[0][0] == "AUROC"
     _write_csv(compared, folders, tmp_path / "out.csv")
@@ -118,10 +118,13 @@ def test_without_noise_it_is_exact_and_every_site_released_it_once(tmp_path: Pat
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"dataset": "digits"}, "'after.scores' is for tasks of two classes, and this one"),
-        ({"strategy": "fedrep", "model": "mlp:4"}, "'work.kind' = 'alternate' keeps a part of it"),
-        ({"noise": "client"}, "'after.scores' does not go with 'noise'"),
-        ({"participations": 2}, "'after.scores' does not go with 'participations'"),
+        ({"dataset": "digits"}, "'after.scores' is only for tasks of two classes, and this task"),
+        (
+            {"strategy": "fedrep", "model": "mlp:4"},
+            "'work.kind' = 'alternate' keeps a part of the model",
+        ),
+        ({"noise": "client"}, "'after.scores' cannot be combined with 'noise'"),
+        ({"participations": 2}, "'after.scores' cannot be combined with 'participations'"),
     ],
     ids=["digits", "fedrep", "client", "participations"],
 )

@@ -69,8 +69,11 @@ def test_declining_is_not_withholding(tmp_path: Path, caplog: pytest.LogCaptureF
         if event["event"] == "left-out"
     }
     trust = "noise = 'server' needs 'trust-server = true' in its profile"
-    assert left_out["b"] == f"declined; its own log says why, for instance that {trust}"
-    assert left_out["c"].startswith("it does not disclose epsilon; 'disclose' in its profile")
+    assert (
+        left_out["b"]
+        == f"declined; the site's own log states the reason, for instance that {trust}"
+    )
+    assert left_out["c"].startswith("the site does not disclose epsilon; 'disclose' in its profile")
     for site, reason in left_out.items():
         assert f"site {site} is left out: {reason}" in caplog.text
 

@@ -48,7 +48,7 @@ def test_the_journal_and_the_result_hold_every_groups_accuracy(tmp_path: Path) -
     ("change", "words"),
     [
         ({"groups": "rotation:5"}, "two or more"),
-        ({"groups": "rotation:3:4", "evaluation": "none", "dataset": "heart"}, "no square"),
+        ({"groups": "rotation:3:4", "evaluation": "none", "dataset": "heart"}, "not square"),
         ({"dataset": "site"}, "named 'dataset'"),
     ],
 )

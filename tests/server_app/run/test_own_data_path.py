@@ -23,7 +23,7 @@ def test_own_data_simulations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, e
     np.savez("own.npz", x=np.zeros((9, 4)), y=np.arange(9) % 3)
     grid: Any = None
     if engine == "deployment":
-        with pytest.raises(TermsError, match=r"set it to site, with \[task\]"):
+        with pytest.raises(TermsError, match=r"set it to 'site', with \[task\]"):
             app.run_or_resume(grid, {"dataset": "file:own.npz"})
         assert seen == []
         return
@@ -60,7 +60,7 @@ def test_separate_processes_are_not_stacked(monkeypatch: pytest.MonkeyPatch, eng
     monkeypatch.setattr(app, "run", lambda _, config, *args, **kwargs: seen.append(config))
     monkeypatch.setattr(app, "engine_of", lambda _: engine)
     grid: Any = None
-    with pytest.raises(TermsError, match="'stack' is for simulations in one process"):
+    with pytest.raises(TermsError, match="'stack' works only in a simulation in one process"):
         app.run_or_resume(grid, {"stack": True})
     assert seen == []
     app.run_or_resume(grid, {"stack": False})

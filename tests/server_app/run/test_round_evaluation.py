@@ -36,7 +36,7 @@ def test_every_strategy_is_tested_alike_and_iid_sites_see_the_pooled_test(tmp_pa
     folders = dict.fromkeys(comparison.rounds, tmp_path)
     titles = [table.title for table in tables(comparison, "t", folders)]
     assert len(titles) == 2
-    assert "each on records like its own" in titles[0]
+    assert "each on test records like its own" in titles[0]
     comparison.save(tmp_path / "c.json")
     results = json.loads((tmp_path / "c.json").read_text())["results"]
     for name in found:

@@ -78,7 +78,7 @@ FAULTS: dict[str, tuple[Site, str]] = {
     "failed": (lambda _: Error(wire.FAILED, "failed"), "failed"),
     "an exception's text": (lambda _: Error(2, "Traceback: PATIENT-123"), "not delivered: 2"),
     "too late": (lambda _: Error(3, "Message unavailable"), "no reply in time"),
-    "killed": (lambda _: Error(8, "ClientApp stopped responding."), "its work broke off"),
+    "killed": (lambda _: Error(8, "ClientApp stopped responding."), "its work ended early"),
     "gone": (lambda _: Error(5, "Node unavailable"), "no reply in time"),
     "dead": (lambda _: None, "no reply in time"),
 }

@@ -72,7 +72,8 @@ def test_a_site_that_discloses_no_sound_epsilon_is_named_and_left_out(
     assert event["accepted"] == event["asked"] == ["a", "b"]
     for name in "cde":
         assert (
-            f"site {name} is left out: it does not disclose epsilon; 'disclose' in" in caplog.text
+            f"site {name} is left out: the site does not disclose epsilon; 'disclose' in"
+            in caplog.text
         )
 
 
@@ -108,5 +109,5 @@ def test_maximum_takes_the_largest_even_if_it_is_infinite() -> None:
 
 def test_maximum_does_not_run_on_real_sites() -> None:
     config = {"strategy": "maximum", "dataset": "site", "schema": "heart"}
-    with pytest.raises(TermsError, match="'maximum' violates stricter sites"):
+    with pytest.raises(TermsError, match="'maximum' violates the promises of stricter sites"):
         make_strategy(RunConfig.parse(config))

@@ -178,7 +178,7 @@ def test_a_returning_site_is_asked_again(tmp_path: Path, caplog: pytest.LogCaptu
     _, events = run_of(grid, tmp_path, rounds=6)
     said = [(e["site"], e["status"]) for e in events if e["event"] == "presence"]
     assert said == [("b", "offline"), ("b", "online")]
-    assert "site b: offline, its SuperLink does not hear its node" in caplog.text
+    assert "site b is offline: the SuperLink does not hear its node" in caplog.text
     asked = {number for number in range(1, 7) if number in grid.rounds_of("b")}
     assert 0 < len(asked) < 6
     assert max(asked) == 6

@@ -54,7 +54,7 @@ def test_unlisted_nodes_get_no_message(tmp_path: Path, caplog: pytest.LogCapture
         result, _ = run_of(grid, tmp_path, sites=f"{PRINTS['c']}, {PRINTS['a']}")
     assert [each["accepted"] for each in result.rounds] == [["a", "c"]] * 2
     assert {name for name, _, _ in grid.asked} == {"a", "c"}
-    assert caplog.text.count("'sites': 2 nodes online are not listed") == 1
+    assert caplog.text.count("'sites': 2 online nodes are not listed") == 1
 
 
 def test_listed_sites_that_are_not_online_are_named(tmp_path: Path) -> None:
@@ -63,21 +63,21 @@ def test_listed_sites_that_are_not_online_are_named(tmp_path: Path) -> None:
     with pytest.raises(StrategyError) as error:
         run_of(grid, tmp_path, sites=sites)
     assert "1 of 'min-sites' = 2 sites joined within 'join-timeout' = 100 s; " in str(error.value)
-    assert f"of no registered node: {PRINTS['c']}, {PRINTS['d']}; 1 nodes" in str(error.value)
+    assert f"not registered: {PRINTS['c']}, {PRINTS['d']}; 1 online nodes" in str(error.value)
 
 
 def test_a_simulation_has_no_keys_and_says_so(tmp_path: Path) -> None:
     grid = Operators(dict.fromkeys(NAMES, approves))
-    with pytest.raises(StrategyError, match="leave 'sites' out in a simulation"):
+    with pytest.raises(StrategyError, match="leave out 'sites' in a simulation"):
         run_of(grid, tmp_path, sites=f"{PRINTS['a']},{PRINTS['b']}")
 
 
 @pytest.mark.parametrize(
     ("sites", "words"),
     [
-        ("hospital-a", "'sites' lists 1 that are no fingerprint: write SHA256:"),
-        ("{a},SHA256:short", "'sites' lists 1 that are no fingerprint"),
-        ("{a},{b}=", "'sites' lists 1 that are no fingerprint"),
+        ("hospital-a", "'sites' lists 1 that are not fingerprints: write SHA256:"),
+        ("{a},SHA256:short", "'sites' lists 1 that are not fingerprints"),
+        ("{a},{b}=", "'sites' lists 1 that are not fingerprints"),
         ("{a},{a}", "'sites' lists a fingerprint twice"),
         ("{a}", "'sites' lists 1, fewer than 'min-sites' = 2"),
     ],

@@ -94,7 +94,9 @@ def test_who_is_public_is_decided_among_all_and_not_among_those_drawn() -> None:
 
 def test_no_public_site_at_all_is_one_clear_line() -> None:
     rule = sampler(require_public=True, public_split="threshold:50")
-    with pytest.raises(StrategyError, match="'threshold:50' calls no site public; loosen it"):
+    with pytest.raises(
+        StrategyError, match="'threshold:50' calls no site public; loosen 'public-split'"
+    ):
         rule.draw(1, SITES, EPSILONS)
     assert sampler(public_split="threshold:50").draw(1, SITES, EPSILONS) == SITES
 

@@ -205,7 +205,10 @@ def test_a_lost_round_is_replaced_by_a_spare_one(
         (5, ["a", "b", "d"], True),
         (6, ["a", "b", "c", "d"], True),
     ]
-    assert "round 2 is lost, site c did not take part in its sum; it is asked again" in caplog.text
+    assert (
+        "round 2 is lost, because site c did not take part in its sum; the site is asked again"
+        in caplog.text
+    )
     assert result.rounds[1]["rejected"] == {"c": "no reply in time"}
 
 

@@ -174,7 +174,7 @@ def test_auto_reads_nothing_of_private_clients_but_their_noisy_sum() -> None:
 def test_a_spread_over_the_rounds_needs_noise_that_stays(ratio: str) -> None:
     """Refused before any site is asked; ratios that are given do not look at noise."""
     late = {"strategy": "fedhdp", "spend": {"kind": "late"}}
-    with pytest.raises(TermsError, match=r"'fedhdp.level-ratio', or leave 'spend.kind' out"):
+    with pytest.raises(TermsError, match=r"'fedhdp.level-ratio', or leave out 'spend.kind'"):
         make_strategy(RunConfig.parse({**late, "fedhdp.level-ratio": ratio}))
     make_strategy(RunConfig.parse({**late, "fedhdp.level-ratio": "0.5"}))
     make_strategy(RunConfig.parse({**late, "spend": {"kind": "even"}, "fedhdp.level-ratio": ratio}))
@@ -218,7 +218,7 @@ def test_a_site_that_comes_back_with_another_level_is_not_asked() -> None:
     kernel.server = kernel.server.updated(fraction=1.0)
     asked, refused = begin(kernel, 1)
     assert asked == ["0"]  # site 1 had opted out when it joined
-    assert refused == {"1": "claims another level than it joined with"}
+    assert refused == {"1": "claims another level than at its join"}
 
 
 def test_a_newcomer_joins_a_level_that_has_noise_and_no_other() -> None:
@@ -299,7 +299,7 @@ def test_non_private_runs_on_simulated_sites_alone() -> None:
     assert kernel.terms.simulated_epsilon == "inf"
     assert kernel.privacy()["levels"][0]["promise"] == "no privacy"
     assert kernel.privacy()["no privacy"] == ["0", "1"]
-    with pytest.raises(TermsError, match="simulated ones alone"):
+    with pytest.raises(TermsError, match="only on simulated sites"):
         kernel_of([8.0], strategy="non-private", dataset="site")
 
 

@@ -24,7 +24,7 @@ from strategies.fedhdp.span import KEPT, Span, keep_span
 
 @pytest.mark.parametrize("spec", ["0", "1,1", "one", "-3", "nan", "1,,2"])
 def test_a_menu_that_is_none_is_refused(spec: str) -> None:
-    with pytest.raises(TermsError, match=r"'fedhdp\.levels' must be each ε once"):
+    with pytest.raises(TermsError, match=r"'fedhdp\.levels' must list each ε once"):
         FedHDPSettings.parse({"levels": spec}, "fedhdp.")
 
 

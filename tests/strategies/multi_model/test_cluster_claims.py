@@ -64,7 +64,7 @@ def test_r_dpcfl_has_one_model_where_there_are_no_groups(
     assert not found.group.any()
     assert found.gauges["clusters_separated"] == 0
     assert found.gauges["clusters_label_skew"] == skew
-    assert "one model for all, as 'fedavg' has" in caplog.text
+    assert "all sites share one model, as with 'fedavg'" in caplog.text
     assert "cluster_confidence" not in found.gauges
     assert not state.shares
 

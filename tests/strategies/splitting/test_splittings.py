@@ -214,12 +214,15 @@ def test_a_run_survives_absent_sites_and_ends_at_the_solution(tmp_path: Path) ->
         ({"strategy": "fedpi", "fedpi.alpha": 1.0}, r"'fedpi\.alpha' is not a known key"),
         ({"strategy": "fedpi", "fedpi.prox-schedule": "sqrt"}, r"'fedpi\.prox-schedule'"),
         ({"strategy": "fedpi", "memory-mb": 0}, r"'memory-mb'"),
-        ({"strategy": "fedpi", "model": "mlp:8", "work": {"kind": "joint"}}, "needs one start"),
-        ({"strategy": "ppsgd+fedpi"}, "needs one start"),
+        (
+            {"strategy": "fedpi", "model": "mlp:8", "work": {"kind": "joint"}},
+            "needs one common start",
+        ),
+        ({"strategy": "ppsgd+fedpi"}, "needs one common start"),
         ({"strategy": "fedprox", "fedprox.prox-schedule": "cosine"}, r"'fedprox\.prox-schedule'"),
         (
             {"strategy": "fedprox", "fedprox.prox-schedule": "sqrt", "work": {"pull": 0}},
-            "'work.pull' is 0: there is none",
+            "'work.pull' is 0, so there is no pull",
         ),
         (
             {"strategy": "fedprox", "fedprox.prox-schedule": "inverse", "work": {"pull": 3}},

@@ -54,7 +54,7 @@ def test_all_who_opt_out_hold_the_one_class() -> None:
     assert len(chosen) == 2  # 5 % of 47
     assert all(np.mean(targets[parts[site]] == 7) > 0.5 for site in chosen)
     assert chosen != alike_opt_outs("digits", "", "shards:1", sites, seed + 1, 7)
-    with pytest.raises(DataError, match="no client holds class 7"):
+    with pytest.raises(DataError, match="no client holds only class 7"):
         alike_opt_outs("digits", "", "iid", sites, seed, 7)
 
 
@@ -101,4 +101,4 @@ def test_the_table_has_the_papers_columns() -> None:
     notes = " ".join(result.notes)
     assert "'fedhdp r = 0.1', the best by the search, is +2.0 points from 'dp-fedavg'" in notes
     assert "'fedhdp auto' is -0.5 points from 'fedhdp r = 0.1'" in notes
-    assert "* the best rate lies at the edge" in notes
+    assert "* The best rate is at the edge" in notes

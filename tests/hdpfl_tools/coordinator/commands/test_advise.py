@@ -30,7 +30,7 @@ def said(tmp_path: Path, *words: str, run: str = RUN) -> str:
 @pytest.mark.usefixtures("guessed_noise")
 def test_the_lines_are_a_run_config(tmp_path: Path) -> None:
     text = said(tmp_path, *SITES, "--most-rounds", "25")
-    lines = text[text.index("# lines of the run config") :]
+    lines = text[text.index("# lines for the run config") :]
     config = RunConfig.parse({**tomllib.loads(RUN), **tomllib.loads(lines)})
     assert (config.terms.rounds, config.terms.local_steps) == (25, 4)
     assert config.rate_is_open

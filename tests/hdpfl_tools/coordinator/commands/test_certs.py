@@ -110,9 +110,9 @@ def test_sites_are_added_and_nothing_else_changes(folder: Path) -> None:
         (["--site", "new", "--site", "b"], "b exists already and is not overwritten"),
         (["--site", "new", "--site", "new"], "is given twice"),
         (["--site", "new", "--host", "other.example"], "does not name other.example"),
-        (["--site", "../evil"], "may hold letters"),
-        (["--site", "x.pub"], "may hold letters"),
-        (["--site", ""], "may hold letters"),
+        (["--site", "../evil"], "may hold only letters"),
+        (["--site", "x.pub"], "may hold only letters"),
+        (["--site", ""], "may hold only letters"),
         (["--site", "new", "--host", "https://localhost"], "neither a DNS name nor an IP"),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_run_config_is_written_as_one_file_for_flwr_run(run: Path, tmp_path: P
     """Its terms are the same wherever it lies; without it, a note names the path."""
     (tmp_path / "s.toml").write_text(SCHEMA)
     text = 'schema = "s.toml"\ndataset = "site"\n[after.scores]\nshare = 0.2\n'
-    assert "'schema' is a path from this file's folder" in said(run, text, "--app", ROOT)
+    assert "'schema' is a path from the folder of this file" in said(run, text, "--app", ROOT)
     sent = tmp_path / "other" / "sent.toml"
     sent.parent.mkdir()
     assert "note" not in said(run, text, "--app", ROOT, "--to", sent)
@@ -73,4 +73,4 @@ def test_a_run_config_is_written_as_one_file_for_flwr_run(run: Path, tmp_path: P
 
 def test_a_strategy_is_no_file_to_write(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["check", "fedavg", "--to", str(tmp_path / "a.toml")])
-    assert "--to: it is for a run config" in str(result.exception)
+    assert "--to is only for a run config" in str(result.exception)

@@ -96,13 +96,16 @@ def test_a_table_of_found_and_fixed_rates_says_so(tmp_path: Path, here: Command)
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["compare", "--against", "mean"], "--against: 'mean' is no row; choose one of fedavg"),
+        (
+            ["compare", "--against", "mean"],
+            "--against: there is no row 'mean'; choose one of fedavg",
+        ),
         (["compare", "--rates", "0.1,fast"], "--rates: write positive numbers with commas"),
         (["compare", "--rates", "0"], "--rates: write positive numbers with commas"),
         (["compare", "--rates", ","], "--rates: name at least one rate"),
-        (["compare", "--rates", "1", "--learning-rate", "1"], "leave 'learning-rate' out"),
+        (["compare", "--rates", "1", "--learning-rate", "1"], "leave out 'learning-rate'"),
         (["compare", "--strategies", "fedsgd"], "'fedsgd' is not known; choose one of fedavg"),
-        (["compare", "--strategies", " , "], "--strategies names no strategy; write such as"),
+        (["compare", "--strategies", " , "], "--strategies names no strategy; write names such as"),
         (["compare", "--dataset", "mnist"], "'data-dir' is empty"),
         (["compare", "--dataset", "mnist", "--data-dir", "/nowhere"], "/nowhere"),
         (["compare", "--model", "gpt"], "model 'gpt' is not known"),

@@ -36,7 +36,7 @@ def told_by(folder: Path, strategy: str, **more: object) -> tuple[str, list[str]
         ("dp-fedavg", ["at most 1 4 differential privacy"]),
         ("robust-hdp", ["1 to 8 3 differential privacy", "inf 1 no privacy"]),
         ("minimum", ["1 4 differential privacy"]),
-        ("maximum", ["inf 4 VIOLATED for every site but the loosest"]),
+        ("maximum", ["inf 4 VIOLATED for every site except the loosest"]),
         ("non-private", ["inf 4 no privacy"]),
     ],
 )
@@ -48,7 +48,7 @@ def test_each_rule_tells_what_it_keeps(tmp_path: Path, strategy: str, rows: list
         assert row in said
     assert lines[0].startswith("protected: one record of one client; add or remove one")
     assert lines[1].startswith("trust: the server is trusted with nothing")
-    assert "without protection" in lines[-1]
+    assert "protects nothing" in lines[-1]
 
 
 def test_a_trusted_server_is_named_with_the_menus_levels(tmp_path: Path) -> None:
@@ -68,4 +68,4 @@ def test_an_opted_out_site_in_a_finite_level_has_a_row_of_its_own(tmp_path: Path
 
 def test_a_papers_formula_promises_nothing_but_a_name(tmp_path: Path) -> None:
     _, lines = told_by(tmp_path, "fedavg", epsilons="1", calibration="robust-hdp")
-    assert any("the ε are nominal" in line for line in lines)
+    assert any("these ε are nominal" in line for line in lines)

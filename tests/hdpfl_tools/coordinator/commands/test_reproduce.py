@@ -61,7 +61,7 @@ SMALLER = {
     "survival": ["--columns", "coverage", "--seeds", "1"],
     "intervals": ["--columns", "classes: few records", "--seeds", "3"],
     "shared-noise": ["--columns", "heart: every ε 1", "--seeds", "1"],
-    "fedhdp-personal": ["--strategies", "local training alone"],
+    "fedhdp-personal": ["--strategies", "only local training"],
     "r-dpcfl-noise": ["--columns", "ε 10 b 32 first 32"],
     "r-dpcfl-mnist-rotation": ["--columns", "ε 5", "--strategies", "r-dpcfl,ditto", "--seeds", "1"],
     "r-dpcfl-mnist-label": ["--columns", "ε 5", "--strategies", "ifca", "--seeds", "1"],
@@ -107,7 +107,9 @@ def test_options_without_effect_on_a_study_are_refused(name: str, tmp_path: Path
     """All at once, and nothing is written; ``test_each_study_runs_on_digits`` has the others."""
     refused = [option for option in GridStudy.takes if option not in STUDIES[name].takes]
     words = [word for option in refused for word in (option, "1")]
-    with pytest.raises(TermsError, match=f"^{', '.join(refused)}: no option of the study"):
+    with pytest.raises(
+        TermsError, match=f"^the study '{name}' does not take {', '.join(refused)};"
+    ):
         reproduce(name, *words, "--out", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

@@ -87,7 +87,7 @@ def test_a_term_that_differs_is_refused_by_name(folder: Path, key: str, value: A
     sites = {str(i): noisy(i) for i in range(4)}
     with pytest.raises(Killed):
         run_or_resume(StopsIn(sites), config_of(folder))
-    with pytest.raises(CheckpointError, match=f"'{key}' is not what run 'f' began with"):
+    with pytest.raises(CheckpointError, match=f"run 'f' began with another value of '{key}'"):
         other = {key: value, "resume-from": str(folder / "f")}
         run_or_resume(ScriptedGrid(sites), config_of(folder, **other))
 
@@ -117,8 +117,8 @@ address = "flower.example.org:8000"
         (LINKS + '[superlink.b]\naddress = "b:1"\n', "", "(one of consortium, b)"),
         (LINKS.replace("local", "consortium", 1) + '[superlink.b]\naddress = "b:1"', "",
          "consortium"),
-        (LINKS, "local", "'local' is no such connection in "),
-        ("", "", "one with an 'address'; there is none"),
+        (LINKS, "local", "there is no connection 'local' in "),
+        ("", "", "one with an 'address', but there is none"),
     ],
 )  # fmt: skip
 def test_a_run_of_real_sites_goes_on_at_its_superlink_or_says_how(
@@ -155,7 +155,7 @@ def test_a_run_of_real_sites_is_not_resumed_by_a_simulation(folder: Path) -> Non
     with pytest.raises(Killed):
         run_or_resume(Deployed(sites), config_of(folder))
     before = (folder / "f" / "journal.jsonl").read_text()
-    with pytest.raises(CheckpointError, match="began as a deployment and this is a simulation"):
+    with pytest.raises(CheckpointError, match="began as a deployment, but this is a simulation"):
         run_or_resume(
             Simulated(sites), {**RunConfig().as_config(), "resume-from": str(folder / "f")}
         )

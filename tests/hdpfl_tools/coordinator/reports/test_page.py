@@ -34,4 +34,4 @@ def test_a_section_without_content_is_left_out_and_a_long_table_ends() -> None:
     page = render("Run", [], {"Empty": [table([], ("site",), "about")], "Sites": [table(rows)]})
     assert "Empty" not in page and "about" not in page
     assert f"site {MOST_ROWS - 1}<" in page and f"site {MOST_ROWS}<" not in page
-    assert "and 3 more, in the journal" in page
+    assert "and 3 more, which the journal holds" in page

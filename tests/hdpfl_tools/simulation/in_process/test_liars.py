@@ -42,7 +42,7 @@ def test_a_lie_does_not_change_an_update(tmp_path: Path) -> None:
 def test_an_absent_liar_and_a_resumable_attack_are_refused(tmp_path: Path) -> None:
     attack = Attack(OVERSTATED, (0,))
     for liars in (attack, Attack(OVERSTATED, ())):
-        with pytest.raises(TermsError, match="no site lies, or one that takes no part"):
+        with pytest.raises(TermsError, match="no site lies, or a lying site does not take part"):
             AttackGrid(3, [1, 2], attack=liars)
     with pytest.raises(TermsError, match="resumed"):
         run_in_process(config(tmp_path, "weiavg"), 3, attack=attack, resumable=True)

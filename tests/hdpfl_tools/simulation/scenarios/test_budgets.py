@@ -135,5 +135,5 @@ def test_a_share_of_the_sites_opts_out_whatever_the_rest_has() -> None:
     np.testing.assert_array_equal(some[np.isfinite(some)], plain[np.isfinite(some)])
     assert not np.isinf(draw_epsilons("1+opt-out:0", 5, 1)).any()
     assert np.isinf(draw_epsilons("1+opt-out:1", 5, 1)).all()
-    with pytest.raises(TermsError, match="a share from 0 to 1"):
+    with pytest.raises(TermsError, match="a number from 0 to 1"):
         draw_epsilons("1+opt-out:1.5", 5, 1)

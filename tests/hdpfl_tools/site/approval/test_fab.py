@@ -132,7 +132,7 @@ def test_an_unlisted_source_that_could_run_is_refused_by_name(tmp_path: Path, na
     with pytest.raises(DeploymentError) as found:
         read(tmp_path, pack({**GOOD, name: b""}))
     assert repr(name) in str(found.value), found.value
-    assert "the coordinator is to " in str(found.value)
+    assert "the coordinator must " in str(found.value)
 
 
 def test_a_module_that_a_package_hides_is_refused(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_file_and_a_folder_of_one_name_are_refused(tmp_path: Path) -> None:
     project = PROJECT.replace(b"hdpfl-flower", b"license")
     files = {**GOOD, "pyproject.toml": project, "license/model.py": b""}
     assert read(tmp_path, pack(files))
-    with pytest.raises(DeploymentError, match=r"'LICENSE' is a file and a folder"):
+    with pytest.raises(DeploymentError, match=r"'LICENSE' is both a file and a folder"):
         read(tmp_path, pack({**files, "LICENSE": b""}))
 
 
@@ -208,7 +208,7 @@ def test_an_app_starting_elsewhere_is_refused(tmp_path: Path, change: tuple[byte
 def test_a_name_cannot_draw_lines_of_its_own(tmp_path: Path, key: str) -> None:
     lines = PROJECT.decode().splitlines()
     text = "\n".join(f'{key} = "a\\nSHA-256 0"' if line.startswith(key) else line for line in lines)
-    with pytest.raises(DeploymentError, match="no app of Flower's"):
+    with pytest.raises(DeploymentError, match="not a Flower app"):
         read(tmp_path, pack({**GOOD, "pyproject.toml": text.encode()}))
 
 
@@ -287,7 +287,7 @@ def between(content: bytes) -> bytes:
 
 @pytest.mark.parametrize("change", [other_name, other_time, before, behind, comment, between])
 def test_ambiguous_archives_are_refused(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
-    with pytest.raises(DeploymentError, match="is no app of Flower's"):
+    with pytest.raises(DeploymentError, match="is not a Flower app"):
         read(tmp_path, change(pack(GOOD)))
 
 
@@ -309,7 +309,7 @@ def test_unpacking_is_bounded(tmp_path: Path, says: int, monkeypatch: pytest.Mon
             made[start + at + shift : start + at + shift + 4] = struct.pack("<L", value)
     del real
     tracemalloc.start()
-    with pytest.raises(DeploymentError, match="is no app of Flower's"):
+    with pytest.raises(DeploymentError, match="is not a Flower app"):
         read(tmp_path, bytes(made))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -359,7 +359,7 @@ def test_a_file_with_another_checksum_or_size_is_refused(tmp_path: Path, shift: 
     content = bytearray(pack(GOOD))
     for at in (shift, content.index(b"PK\x01\x02") + shift + 2):
         content[at] ^= 1
-    with pytest.raises(DeploymentError, match="is no app of Flower's"):
+    with pytest.raises(DeploymentError, match="is not a Flower app"):
         read(tmp_path, bytes(content))
 
 
@@ -367,7 +367,9 @@ def test_a_file_with_another_checksum_or_size_is_refused(tmp_path: Path, shift: 
 def test_bad_pythons_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     approved = read(tmp_path, pack(GOOD))
     monkeypatch.setattr(sys, "executable", path)
-    with pytest.raises(DeploymentError, match="is too long a path, or has a blank"):
+    with pytest.raises(
+        DeploymentError, match="too long for a script's first line, or holds a blank"
+    ):
         bundles.install(approved, tmp_path / "to")
     assert not (tmp_path / "to").exists()
     monkeypatch.setattr(sys, "executable", f"/{'x' * 100}/python")

@@ -229,7 +229,7 @@ def test_the_digest_that_the_coordinator_told_is_held_against_it(
     digest = hashlib.sha256(fab).hexdigest()
     for other in ("00", digest[:8], digest[:-1], f"{digest}0"):
         wrong = site.bare("approve", app, "--to", folder, "--yes", "--sha256", other)
-        assert "is another app: its SHA-256 is" in wrong.error()
+        assert "is not the expected app: its SHA-256 is" in wrong.error()
     assert not folder.exists()
     right = site.bare("approve", app, "--to", folder, "--yes", "--sha256", digest.upper())
     assert right.code == 0, right.err
@@ -241,12 +241,12 @@ def test_the_digest_that_the_coordinator_told_is_held_against_it(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"no zip", "is no app of Flower's"),
-        (pack({"x.py": b""}), "is no app of Flower's"),
-        (bundle(MODULE, VERSION)[:-30], "is no app of Flower's"),
+        (b"no zip", "is not a Flower app"),
+        (pack({"x.py": b""}), "is not a Flower app"),
+        (bundle(MODULE, VERSION)[:-30], "is not a Flower app"),
         (
             pack({"pyproject.toml": b"", "a.py": b"1"}, {"pyproject.toml": b"", "a.py": b"2"}),
-            "is no app of Flower's",
+            "is not a Flower app",
         ),
     ],
 )
@@ -285,7 +285,7 @@ def test_the_files_that_run_here_are_counted_and_opened_in_order(
     assert not [name for name in names if name.startswith(("strategies/", "server_app/"))]
     assert opened.index("A message arrives") < opened.index("The ledger is charged")
     counted = site("approve", app, "--to", tmp_path / "to", "--yes").out
-    assert f"of them {len(names)} can run here" in counted
+    assert f"{len(names)} of these files can run here" in counted
 
 
 def test_a_source_cannot_write_to_the_terminal(site: SiteFolder, tmp_path: Path) -> None:

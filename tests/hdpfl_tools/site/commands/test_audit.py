@@ -91,5 +91,5 @@ def test_no_record_is_read_no_ledger_touched_and_nothing_written(opened) -> None
 def test_code_without_a_profile_is_not_built(site) -> None:
     site.write_terms(model="os:getcwd")
     result = site.bare("audit", "--terms", site.terms_path)
-    assert "name a profile" in result.error()
+    assert "add a --profile" in result.error()
     assert result.out == ""

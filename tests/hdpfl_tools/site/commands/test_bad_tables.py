@@ -42,7 +42,7 @@ REFUSED = {
     "an Excel file": (excel(), "cannot be read as a workbook", EXCEL),
     "UTF-16": (table(ROWS).decode().encode("utf-16"), "iconv -f UTF-16", "iconv -f UTF-16"),
     "UTF-16 without its mark": (table(ROWS).decode().encode("utf-16-le"), ZEROS, ZEROS),
-    "Parquet": (b"PAR1" + SECRET.encode(), "no readable Parquet file", OTHER),
+    "Parquet": (b"PAR1" + SECRET.encode(), "not a readable Parquet file", OTHER),
     "compressed": (b"\x1f\x8b\x08\x00" + SECRET.encode(), DAMAGED, DAMAGED),
     "no record": (table([]), "no record that can be cut", "no record can be used"),
     "no label in any record": (

@@ -94,7 +94,7 @@ def test_a_small_subgroup_is_not_shown(site) -> None:
     assert list(facts["subgroups"]["ward"]) == ["west"]
     assert facts["subgroups-too-small"] == {"ward": 1}
     shown = site("evaluate").out
-    assert "by ward; 1 with fewer than 20 units not shown:" in shown
+    assert "by ward; 1 with fewer than 20 units are not shown:" in shown
     assert "east" not in shown
 
 

@@ -113,4 +113,4 @@ def test_a_label_told_too_well_at_home_gives_no_conclusion() -> None:
         )
         said = in_words(Expectation(expectation_of, 0.1, 3))
         assert said.startswith("no conclusion: ") == is_doubted
-        assert ("would beat the constant" in said) != is_doubted
+        assert ("would be better than the constant" in said) != is_doubted

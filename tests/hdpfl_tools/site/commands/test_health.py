@@ -82,7 +82,7 @@ def test_the_right_coordinator_is_told_with_the_end_of_its_certificate(
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ({"hosts": ("other.example", "127.0.0.1")}, "does not name 'localhost'; call it by a name"),
+        ({"hosts": ("other.example", "127.0.0.1")}, "does not name 'localhost'; use a name"),
         ({"ca": False}, "is not signed by this CA; get ca.crt"),
         ({"tls": False}, "does not speak TLS; a SuperLink needs"),
     ],
@@ -148,7 +148,7 @@ def test_a_proxy_that_refuses_is_named_with_the_remedy_and_without_the_password(
     monkeypatch.setenv("HTTPS_PROXY", f"http://site:WR0NG@{where}")
     done = connect(serve())
     assert done.code == 1
-    assert f"is not reached through the proxy {where} (Tunnel connection failed: 407" in done.err
+    assert f"cannot be reached through the proxy {where} (Tunnel connection failed: 407" in done.err
     assert "check the credentials in HTTPS_PROXY" in done.err
     assert "WR0NG" not in done.err and not proxy.tunnels
 
@@ -167,7 +167,7 @@ def test_the_node_is_well_while_it_hears_and_says_since_when_it_does_not(
     note.write_text(f"{monotonic() - 91}\n{monotonic()}\n\n")
     assert "nothing for 91 s" in site.bare(*ask).error()
     note.write_text(f"{monotonic()}\n{monotonic() - 92}\n\n")
-    assert "flower-superexec has asked the node for no task for 92 s" in site.bare(*ask).error()
+    assert "flower-superexec has not asked the node for a task for 92 s" in site.bare(*ask).error()
 
 
 def test_a_path_that_pins_some_programs_is_named_with_the_remedy(
@@ -184,8 +184,8 @@ def test_a_path_that_pins_some_programs_is_named_with_the_remedy(
     for path, fault in (
         (f"{environment}", ""),
         (f"{approved}", f"{approved} has no flwr-agentapp; run again: hdpfl-site approve"),
-        (f"{approved}:{environment}", f"flwr-agentapp is started from {environment}/flwr-agentapp"),
-        (f"{environment}:{approved}", f"unapproved; set PATH={approved} alone"),
+        (f"{approved}:{environment}", f"flwr-agentapp would start from {environment}/flwr-"),
+        (f"{environment}:{approved}", f"is not approved; set PATH={approved}, with no other"),
     ):
         assert bool(path_fault(path)) == bool(fault)
         monkeypatch.setenv("PATH", path)
@@ -197,4 +197,4 @@ def test_a_path_that_pins_some_programs_is_named_with_the_remedy(
         (approved / program).symlink_to("flwr-clientapp")
     monkeypatch.setenv("PATH", f"{approved}:{environment}")
     Ear(note).note()
-    assert f"it runs approved apps alone, by {approved}" in site.bare(*ask).out
+    assert f"it runs only approved apps, by {approved}" in site.bare(*ask).out

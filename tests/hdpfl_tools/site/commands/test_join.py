@@ -33,7 +33,7 @@ def test_a_hospital_joins_from_one_file(invited: Path) -> None:
     said = call(site, *words, "--data", "export.csv", "--records", 60, "--epsilon", 2, "--cap", 8)
     home = Path("hospital-a")
     for line in ("site        hospital-a", "who asks    Dr. Ada", "purpose     Risk of readmission",
-                 "localhost:8000", "noise multiplier z", "came along: hospital-a/files/b.peer",
+                 "localhost:8000", "noise multiplier z", "also held: hospital-a/files/b.peer",
                  "approve hospital-a/app.fab", "SHA256:"):  # fmt: skip
         assert line in said
     assert (home / "app.fab").read_bytes() == FAB
@@ -106,7 +106,7 @@ def test_the_connection_is_tested(invited: Path) -> None:
         port = closed.getsockname()[1]
     resigned(invited, {"address": f"localhost:{port}"})
     said = call(site, "join", invited, "--fingerprint", fingerprint(invited))
-    assert f"warning: no answer from localhost:{port} (Connection refused)" in said
+    assert f"warning: localhost:{port} does not answer (Connection refused)" in said
 
 
 @pytest.mark.parametrize("crash", [joining.KEY, joining.PUBLIC])
@@ -137,7 +137,7 @@ def test_another_federation_has_another_fingerprint(invited: Path, tmp_path: Pat
     heard = fingerprint(invited)
     call(coordinator, "certs", "other", "--host", "localhost")
     call(coordinator, *INVITE, "--certs", "other", "--to", "other.invitation")
-    with pytest.raises(DeploymentError, match="another fingerprint"):
+    with pytest.raises(DeploymentError, match="is not that of '--fingerprint'"):
         call(site, "join", "other.invitation", "--fingerprint", heard, "--offline")
     with pytest.raises(DeploymentError, match="nothing was written"):
         call(site, "join", "other.invitation", "--offline", given="n\n")
@@ -175,5 +175,5 @@ def test_terms_cannot_name_a_file_of_the_site(
 def test_a_file_of_ones_own_is_never_replaced(invited: Path) -> None:
     Path("hospital-a").mkdir()
     Path("hospital-a/run.toml").write_text("rounds = 1\n")
-    with pytest.raises(HDPFLError, match=r"run\.toml exists already and has another content"):
+    with pytest.raises(HDPFLError, match=r"run\.toml exists already with other content"):
         call(site, "join", invited, "--fingerprint", fingerprint(invited), "--offline")

@@ -24,11 +24,11 @@ def test_init_show_verify(site) -> None:
     assert made.code == 0
     assert site.ledger_path.stat().st_mode & 0o077 == 0
     assert "cap ε 4, δ 0.0001" in made.out
-    assert "no run was charged yet" in site("ledger").out
+    assert "no run has been charged yet" in site("ledger").out
     site.charge("run-1", rounds=3)
     site.charge("run-2", rounds=1)
     site.charge("run-2", rounds=2, kind="metrics")
-    assert "exact accuracies: 2 of 0 answered" in site("ledger").out
+    assert "models on this site's records: 2 of 0 answered" in site("ledger").out
     shown = json.loads(site("ledger", "--json").out)
     assert shown["exact-answers"] == {"given": 2, "most": 0}
     lines = [line.split() for line in site("ledger").out.splitlines()]

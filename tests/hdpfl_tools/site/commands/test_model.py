@@ -100,7 +100,7 @@ def test_the_sites_own_model_is_shown_exported_and_used(site) -> None:
     arrays = load_file(target)
     assert sorted(array.ravel().tolist() for array in arrays.values()) == [[5, 6, 7], [8]]
     path.write_bytes(save({"personal": np.zeros(5, np.float32)}, TRAINING))
-    assert "is of another model" in site("model", "show", "--personal").error()
+    assert "does not fit the run's model" in site("model", "show", "--personal").error()
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_add_asks_and_takes_no_for_an_answer(opened: SiteFolder) -> None:
     assert refused.code == 1
     assert "'b' was not added" in refused.err
     assert spoken(fingerprint_of(KEYS["b"])) in refused.out
-    assert "no peer was added" in opened("peers", "list").out
+    assert "no peer has been added" in opened("peers", "list").out
     assert opened("peers", "add", file, answer="y\n").code == 0
     assert opened("peers", "list").out == f"b  {spoken(fingerprint_of(KEYS['b']))}\n"
 
@@ -80,7 +80,7 @@ def test_add_asks_and_takes_no_for_an_answer(opened: SiteFolder) -> None:
 def test_a_fingerprint_that_was_heard_is_not_asked_for(opened: SiteFolder) -> None:
     file, heard = peer_file(opened, "b"), spoken(fingerprint_of(KEYS["b"])).upper()
     said = opened("peers", "add", file, "--fingerprint", fingerprint_of(KEYS["c"])).error()
-    assert "has another fingerprint than '--fingerprint'" in said
+    assert "is not that of '--fingerprint'" in said
     assert opened("peers", "add", file, "--fingerprint", heard).code == 0
     assert opened("peers", "add", file, "--yes").code == 0  # once more changes nothing
     assert json.loads(opened("peers", "list", "--json").out) == {"b": fingerprint_of(KEYS["b"])}
@@ -116,8 +116,8 @@ def test_what_is_no_file_of_a_peer_is_refused(opened: SiteFolder) -> None:
     broken = opened.folder / "broken.peer"
     for text in ("", "hdpfl-peer-1 b 00ff", "hdpfl-peer-1 ../b " + "00" * 32, "\xff" * 5000):
         broken.write_text(text)
-        assert "is no file of a peer" in opened("peers", "add", broken, "--yes").error()
-    assert "is no file of a peer" in opened("peers", "add", "absent", "--yes").error()
+        assert "is not the file of a peer" in opened("peers", "add", broken, "--yes").error()
+    assert "is not the file of a peer" in opened("peers", "add", "absent", "--yes").error()
     assert "there is no peer 'b'" in opened("peers", "remove", "b").error()
     assert "there is no peer '../x'" in opened("peers", "remove", "../x").error()
 

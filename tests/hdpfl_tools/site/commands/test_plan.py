@@ -43,7 +43,7 @@ def test_the_numbers(opened) -> None:
     for name, value in expected.items():
         assert number(result.out, name) == pytest.approx(value, rel=1.1e-3), name
     assert number(result.out, "noise multiplier z") >= z
-    assert "ε 1.235, δ 1e-05; no refund" in result.out
+    assert "ε 1.235, δ 1e-05; nothing returns" in result.out
     assert "left after it: ε 2.765, δ 9e-05; runs of this cost that fit: 3" in result.out
     rows = re.findall(r"^ +(\d+)(?: \(this run\))? +([0-9.]+) ", result.out, re.MULTILINE)
     assert [int(rounds) for rounds, _ in rows] == [1, 3, 6, 12]
@@ -139,10 +139,10 @@ def test_a_common_noise_pays_for_the_rounds_that_fit(opened) -> None:
     assert 0 < made.rounds < 12
     result = opened("plan", "--terms", opened.terms_path)
     assert result.code == 0
-    paid = f"rounds paid for {made.rounds:>18}   of 12: what ε affords at this z; then it declines"
+    paid = f"rounds paid for {made.rounds:>18}   of 12: what ε affords at this z; then the"
     assert paid in result.out
     assert number(result.out, "noise multiplier z") == 3
-    assert "more rounds cost no noise here" in result.out
+    assert "more rounds add no noise here" in result.out
     assert "(this run)" not in result.out
     opened.write_terms(noise_multiplier=0.2)
     error = opened("plan", "--terms", opened.terms_path).error()

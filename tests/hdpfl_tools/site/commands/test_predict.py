@@ -150,6 +150,6 @@ def test_a_run_without_a_schema_predicts_an_npz(site) -> None:
     np.savez(path, x=x[:, :, :3])
     assert "must have the shape (n, 1, 4, 4)" in site("model", "predict", path).error()
     np.savez(path, y=x)
-    assert "no .npz file with an array 'x'" in site("model", "predict", path).error()
+    assert "not an .npz file with an array 'x'" in site("model", "predict", path).error()
     path.write_text("PATIENT-123")
-    assert "no .npz file" in site("model", "predict", path).error()
+    assert "not an .npz file" in site("model", "predict", path).error()

@@ -45,7 +45,7 @@ def test_an_approval_shows_the_records_prepares_them_and_binds_the_run(waiting: 
     assert (files_of(waiting), kinds(waiting)) == ([], ["cap"])
     done = waiting("approve", run, answer="y\n")
     assert done.code == 0, done.err
-    assert "no records prepared earlier are there to compare" in done.out
+    assert "there are no records prepared earlier to compare with" in done.out
     (path,) = files_of(waiting)
     assert kinds(waiting) == ["cap", "approved", "records"]
     entry = read_ledger(waiting.profile).entries[-1]
@@ -59,7 +59,7 @@ def test_an_approval_shows_what_changed_since_the_records_prepared_last(
 ) -> None:
     assert waiting("approve", waiting.terms.run_id, answer="y\n").code == 0
     later = waiting.terms.updated(run_id="later")
-    for rows, words in ((0, "all counts are those of the records prepared last\n"), (2, "before")):
+    for rows, words in ((0, "the same as in the records prepared last\n"), (2, "before")):
         if rows:
             left_out(waiting, rows)
         ask(waiting.profile_path, later)
@@ -122,7 +122,7 @@ def test_deleted_records_decline_their_run_until_they_are_prepared_again(
     assert "no records are prepared" in opened("prepare").out
     assert "no records are prepared" in opened("prepare", "--delete", "--yes").out
     assert ask(opened.profile_path, opened.terms, 2).error.code == wire.FAILED
-    assert "prepare them anew: hdpfl-site prepare RUN" in caplog.text
+    assert "prepare them again: hdpfl-site prepare RUN" in caplog.text
     assert opened("prepare", run, "--yes").code == 0
     assert ask(opened.profile_path, opened.terms, 2).has_content()
 

@@ -58,10 +58,10 @@ def test_a_budget_that_is_used_up(opened) -> None:
     for given in ((), ("--terms", opened.terms_path)):
         found = errors(check(opened, *given))
         assert len(found) == 1
-        assert "another run does not fit" in found[0]
+        assert "the site would decline another run" in found[0]
     opened.write_terms(**{"run_id": "run-0"})
     lines = check(opened, "--terms", opened.terms_path)
-    assert not any("another run does not fit" in line for line in lines)
+    assert not any("the site would decline another run" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -115,13 +115,13 @@ def test_terms_that_no_noise_can_pay_for(opened) -> None:
 
 
 def test_what_leaves_is_named(opened) -> None:
-    assert any("nothing leaves but noisy updates" in line for line in check(opened))
+    assert any("only noisy updates leave" in line for line in check(opened))
     opened.write_profile(("\n[budget]", 'disclose = ["epsilon", "metrics"]\n[budget]'))
     text = "\n".join(check(opened))
     assert "'epsilon' leaves the site, and ε does not cover it" in text
     assert "'metrics' leaves the site, and ε does not cover it" in text
     assert "'data.holdout' keeps none" in text
-    assert "'budget.exact-answers' is 0, and the site will decline every test" in text
+    assert "'budget.exact-answers' is 0, so the site will decline every test" in text
     more = ("delta = 1e-4\n", "delta = 1e-4\nexact-answers = 5\n")
     opened.write_profile(more, ("\n[budget]", 'disclose = ["metrics"]\n[budget]'))
     assert "'budget.exact-answers'" not in "\n".join(check(opened))
@@ -134,7 +134,7 @@ def test_the_time_of_replies_is_looked_at(opened) -> None:
     opened.write_terms(round_timeout=45.0)
     done = opened("profile", "check", "--terms", opened.terms_path)
     assert done.code == 1
-    assert "error    time: 'reply-after' is as long as the run's 'round-timeout'" in done.out
+    assert "error    time: 'reply-after' is not below the run's 'round-timeout'" in done.out
 
 
 @pytest.mark.parametrize("part", ["ledger.sqlite", "ledger"])
@@ -146,4 +146,4 @@ def test_a_ledger_that_cannot_be_written_is_found_before_a_run(opened, monkeypat
     done = opened("profile", "check")
     assert done.code == 1
     (line,) = [line for line in done.out.splitlines() if line.startswith("error")]
-    assert "cannot be written by this user; a run would be refused" in line
+    assert "cannot be written by this user, so the site would refuse a run" in line

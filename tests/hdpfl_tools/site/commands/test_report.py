@@ -108,11 +108,11 @@ def test_each_disclosure_is_named(opened, name: str) -> None:
     assert report["disclosed"] == names
     assert any(limit.startswith(f"'{name}', ") for limit in report["not-covered"])
     listed = [f"{n} (40)" if n == "declared-records" else n for n in names]
-    assert f"not protected by ε: {', '.join(listed)}." in first_page(opened)
+    assert f"which ε does not protect: {', '.join(listed)}." in first_page(opened)
 
 
 def test_answers_without_noise_are_listed_although_no_longer_disclosed(opened) -> None:
-    assert "without noise: none left" in first_page(opened)
+    assert "No exact result left without noise" in first_page(opened)
     for run, rounds in (("run-1", 2), ("run-2", 1)):
         opened.charge(run, rounds)
         opened.charge(run, rounds, kind="metrics")
@@ -137,7 +137,7 @@ def test_no_privacy_is_an_alarm_in_place_of_the_promise(site, changes) -> None:
     assert "no privacy" in terminal(site) or "simulation" in terminal(site), "before any run"
     site.charge("run-1", rounds=1)
     text, page = terminal(site), site("report", "--html").out
-    alarms = re.findall('<p class="alarm">(NO PRIVACY|NOTHING)', page)
+    alarms = re.findall('<p class="alarm">(NO PRIVACY|NO PROTECTION)', page)
     assert len(alarms) == 1 and page.index('class="alarm"') < page.index("What leaves?")
     assert alarms[0] in text
     for form in (text, page):
@@ -154,7 +154,7 @@ def test_a_column_that_the_site_lacks_is_on_the_page(opened) -> None:
     assert facts(opened)["promise"]["absent"] == ["dose"]
     page = page_text(opened("report", "--html").out)
     assert "Which data does this site lack?" in page and "1 column of the run's" in page
-    assert "filled with its constant in every record: dose." in page
+    assert "constant fills it in every record: dose." in page
 
 
 @pytest.mark.parametrize("reply_after", [None, 0, 45])

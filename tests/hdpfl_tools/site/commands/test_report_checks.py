@@ -227,12 +227,12 @@ def test_the_mutant_that_skips_the_digests_is_caught(opened, monkeypatch) -> Non
 
 def test_an_entry_that_refers_to_nothing(opened) -> None:
     append(opened, sealed(77))
-    assert "entry 2 says what none can" in opened("report").error()
-    assert "entry 2 says what none can" in opened("ledger").error()
+    assert "entry 2 holds what no entry can hold" in opened("report").error()
+    assert "entry 2 holds what no entry can hold" in opened("ledger").error()
 
 
 def test_an_anchor_is_said_to_agree_only_where_there_is_one(opened) -> None:
     assert status_of(opened)["anchor"] == "holds"
     opened.write_profile(('anchor = "anchor/ledger.anchor"\n', ""))
     assert status_of(opened)["anchor"] == "not checked"
-    assert "an older copy put back would go unnoticed" in opened.whole_report()
+    assert "nobody would notice if an older copy was put back" in opened.whole_report()

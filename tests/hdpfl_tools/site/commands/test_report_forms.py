@@ -106,7 +106,7 @@ def test_the_ledger_alone_gives_the_same_numbers_and_is_only_read(opened) -> Non
     assert alone["ledger"]["digest"] == with_profile["ledger"]["digest"]
     assert alone["simulation"] is None
     assert alone["disclosed"] is None
-    assert any("What only the profile holds" in line for line in alone["not-covered"])
+    assert any("What only the profile says" in line for line in alone["not-covered"])
     status = {row["name"]: row["status"] for row in alone["assumptions"]}
     assert status["anchor"] == "not checked"
 

@@ -50,11 +50,11 @@ def release(site, request: Request, frozen: ChargedPlan | None) -> None:
 
 
 def test_before_the_first_run_the_unit_is_the_profiles(opened) -> None:
-    assert "Protected is one record." in opened.whole_report()
+    assert "The protected unit is one record." in opened.whole_report()
     assert "A person with several records" in opened.whole_report()
     opened.write_profile(ID)
     text = opened.whole_report()
-    assert f"Protected is {of_id('who')}." in text
+    assert f"The protected unit is {of_id('who')}." in text
     assert "A person with several records" not in text
     assert "training uses the first labelled row of an id." in text
     assert facts(opened)["promise"]["unit"] == of_id("who")
@@ -66,7 +66,7 @@ def test_a_run_with_an_id_protects_it(opened, alone: bool) -> None:
     opened.write_profile(ID)
     charge(opened, "run-1", schema='id = "who"\n' + opened.schema)
     source = ("--ledger", opened.ledger_path) if alone else ()
-    assert f"Protected is {of_id('who')}." in opened.whole_report(*source)
+    assert f"The protected unit is {of_id('who')}." in opened.whole_report(*source)
     assert facts(opened, *source)["promise"]["unit"] == of_id("who")
 
 
@@ -83,7 +83,7 @@ def test_one_unit_for_all_runs_is_one_sum(opened) -> None:
     for run in ("run-1", "run-2"):
         charge(opened, run, noise="client")
     text, report = opened.whole_report(), facts(opened)
-    assert f"Protected is {WHOLE_SITE}. Compared is any change of these records" in text
+    assert f"unit is {WHOLE_SITE}. The change that is compared is any change of one" in text
     assert "with ε = 2.47 and δ = 2e-05" in text
     assert report["promise"]["unit"] == WHOLE_SITE
     assert [row["unit"] for row in report["sums"]] == [WHOLE_SITE]
@@ -115,9 +115,9 @@ def test_a_mixed_ledger_has_a_sum_for_each_unit_and_none_over_them(opened) -> No
         if with_all:
             assert with_all["epsilon"] == pytest.approx(wider[row["unit"]] * EPSILON)
             assert f"its ε is {ceil_digits(with_all['epsilon'])} and" in text
-        assert f"Protected is {row['unit']}, compared is {row['relation']}: ε = " in text
+        assert f"{row['unit']}; the change that is compared is {row['relation']}: ε =" in text
     assert report["trusted-server"] == {"runs": ["server"], "epsilon": 3.5}
-    assert "by runs 'records-1', 'records-2' alone" in text
+    assert "Only runs 'records-1', 'records-2' count here." in text
     promise = text.partition("What is promised?")[2].partition("What leaves?")[0]
     assert promise and "4.939" not in promise, "the sum over all units has no name"
     assert "TRUSTED SERVER for run 'server'" in text and "an ε of 3.5 in all" in text
@@ -145,22 +145,22 @@ def test_no_command_gives_one_promise_for_two_units(site, composition: str) -> N
     charge(site, "run-1")
     shown = site("ledger").out
     assert ("under this ledger together" in shown) == (composition == "renyi")
-    assert "protected is" not in shown
+    assert "protected unit" not in shown
     charge(site, "run-2", noise="client")
     shown = site("ledger").out
     site.write_terms()
     planned = site("plan", "--terms", site.terms_path).out
     for text in (shown, planned):
         assert "together" not in text
-        assert f"protected is {RECORD}: " in text
-        assert f"protected is {WHOLE_SITE}: " in text
+        assert f"protected unit: {RECORD}, " in text
+        assert f"protected unit: {WHOLE_SITE}, " in text
     if composition == "sum":
-        first = f"protected is {RECORD}: ε {ceil_digits(EPSILON)}, δ 1e-05, by 1 run"
+        first = f"protected unit: {RECORD}, ε {ceil_digits(EPSILON)}, δ 1e-05, by 1 run"
         assert f"{first}; with the runs that protect all records: ε 2.47, δ 2e-05" in shown
         assert "there is no single ε" in shown
     else:
-        assert "for each unit of those below, by the runs that protect it" in shown
-        assert "all units' runs counted" in shown
+        assert "for each unit below, by the runs that protect it" in shown
+        assert "by the runs of all units" in shown
     units = json.loads(site("ledger", "--json").out)["units"]
     runs = {RECORD: ["run-1"], WHOLE_SITE: ["run-2"]}
     assert [(row["unit"], row["runs"]) for row in units] == list(runs.items())
@@ -173,5 +173,5 @@ def test_a_plan_names_the_unit_that_its_run_adds(site) -> None:
     charge(site, "earlier", noise="client")
     site.write_terms()
     planned = site("plan", "--terms", site.terms_path).out
-    assert f"protected is {RECORD}: by no run so far" in planned
-    assert f"protected is {WHOLE_SITE}: by 1 run" in planned
+    assert f"protected unit: {RECORD}, by no run so far" in planned
+    assert f"protected unit: {WHOLE_SITE}, by 1 run" in planned

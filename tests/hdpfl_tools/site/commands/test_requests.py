@@ -81,10 +81,10 @@ def test_a_request_shows_all_that_an_operator_decides_by(asked: Asked) -> None:
     assert shown.code == 0, shown.err
     for words in (
         f"request 1    {asked.digest[:32]}\n", "  run        'run-1', asked 20", " UTC\n",
-        "  who asks   'Dr. Ada, ada@example.org' (by the server's word)\n",
+        "  who asks   'Dr. Ada, ada@example.org' (as the server says)\n",
         "  purpose    'Risk of stroke'\n", app_digest(), "  terms      strategy 'mmse'\n",
         "  terms      rounds 3\n", "  terms      noise 'records'\n",
-        "if the strategy asks: epsilon", "price      ε 1.235, δ 1e-05, of ε 4, δ 0.0001 left\n",
+        "strategy asks for them: epsilon", "price      ε 1.235, δ 1e-05, of ε 4, δ 0.0001 left\n",
         "decide: hdpfl-site approve 1, or: hdpfl-site requests --refuse 1",
     ):  # fmt: skip
         assert words in unfolded(shown.out), words
@@ -92,7 +92,10 @@ def test_a_request_shows_all_that_an_operator_decides_by(asked: Asked) -> None:
 
 def test_exact_answers_are_named_with_their_number(opened: SiteFolder) -> None:
     """Before the run in 'plan', at the decision in 'requests'; nothing where none would leave."""
-    said = "after each round, exactly (exact accuracies: 2 of 5 answered"
+    said = (
+        "after each round, exactly (exact accuracies of models on this site's records: "
+        "2 of 5 answered"
+    )
     opened.charge("before", rounds=2, kind="metrics")
     opened.write_terms(evaluation="sites")
     asked = Asked(opened)
@@ -148,7 +151,7 @@ def test_terms_that_changed_between_the_list_and_the_decision_are_not_approved(
     old = listed()
     assert asked.ask(rounds=50) == wire.PENDING
     error = asked.site("approve", old, "--yes").error()
-    assert f"no request {old} waits" in error and "list again: hdpfl-site requests" in error
+    assert f"no request {old} waits" in error and "list the requests again: hdpfl-site" in error
     assert asked.ask(purpose="another") == wire.PENDING
     assert f"no request {old} waits" in asked.site(*REFUSE, old, "--yes").error()
     assert asked.ask() == wire.PENDING
@@ -178,7 +181,7 @@ def test_fewer_than_32_digits_name_nothing(asked: Asked, length: int) -> None:
     digits = asked.digest[:length]
     is_number = digits.isdecimal()  # of one digest in forty, and then of no request
     waits = f"no request {digits} waits" if is_number else f"no run '{digits}' waits"
-    listed = waits if is_number else "'--yes' approves what was listed"
+    listed = waits if is_number else "'--yes' approves a request that you saw in the list"
     assert listed in asked.site("approve", digits, "--yes").error()
     assert waits in asked.site("approve", digits, answer="y\n").error()
     assert waits in asked.site(*REFUSE, digits, "--yes").error()
@@ -187,7 +190,7 @@ def test_fewer_than_32_digits_name_nothing(asked: Asked, length: int) -> None:
 
 def test_a_runs_name_is_approved_where_it_is_shown_and_asked(asked: Asked) -> None:
     error = asked.site("approve", "run-1", "--yes").error()
-    assert "'--yes' approves what was listed: name the request by its number" in error
+    assert "'--yes' approves a request that you saw in the list: name it by its number" in error
     assert asked.charged() == set()
     done = asked.site("approve", "run-1", answer="y\n")
     assert done.code == 0 and asked.waiting == []
@@ -209,14 +212,14 @@ def test_a_run_named_like_a_number_or_like_digits_is_not_taken_for_it(
     assert decided == ["run-1"]
     error = asked.site(*command, name, "--yes").error()
     assert f"no request {name} waits" in error
-    assert ("for the run of that name add --run" in error) is (command == REFUSE)
+    assert ("if you mean the run of that name, add --run" in error) is (command == REFUSE)
 
 
 def test_a_run_named_like_a_number_can_be_refused_by_its_name(asked: Asked) -> None:
     asked.ask(run_id="7")
     assert asked.site("approve", "2", "--yes").code == 0
-    assert "for the run of that name add --run" in asked.site(*REFUSE, "7", "--yes").error()
-    assert "no run '8' waits or was approved" in asked.site(*REFUSE, "8", "--run").error()
+    assert "you mean the run of that name, add --run" in asked.site(*REFUSE, "7", "--yes").error()
+    assert "no run '8' waits, and none of this name" in asked.site(*REFUSE, "8", "--run").error()
     assert asked.ask(run_id="7") == 0
     done = asked.site(*REFUSE, "7", "--run", "--yes")
     assert (done.code, done.out) == (0, "refused: run '7'\n")
@@ -294,7 +297,7 @@ def test_an_unknown_run_lists_those_that_wait(asked: Asked, command: tuple[str, 
 
 def test_the_price_says_where_the_site_would_decline(asked: Asked) -> None:
     asked.site.write_profile(STANDING, ("[budget]", "[policy]\nmax-rounds = 2\n[budget]"))
-    assert "the site declines it: policy: 'rounds' is above" in asked.site("requests").out
+    assert "the site declines the run: policy: 'rounds' is above" in asked.site("requests").out
     asked.site.write_profile(STANDING)
     asked.site.charge("other", 1)
     asked.site.charge("others", 1)

@@ -78,7 +78,7 @@ def test_from_a_messy_export_to_a_site_that_is_ready(opened) -> None:
     checked = opened.bare("schema", out)
     assert checked.code == 0
     assert "3 columns, 4 features; the label 'surgery' is 2 classes" in checked.out
-    assert "protected unit: all records of one value of 'patient'" in checked.out
+    assert "protected unit: all records with one value of 'patient'" in checked.out
     given(opened, DATA)
     result = opened("profile", "check", "--terms", terms)
     assert result.code == 1

@@ -102,7 +102,7 @@ def test_a_request_lists_who_shares_the_noise_and_unknown_keys(shared: SiteFolde
     file_request(shared.ledger_path, shared.terms, "0" * 64)
     said = " ".join(shared("requests").out.replace("...", " ").split())
     assert "'a' (this site), 'b' (b), 'c' (clinic), 'd' (UNKNOWN key)" in said
-    assert "add unknown ones by 'hdpfl-site peers add FILE'" in said
+    assert "add unknown keys with 'hdpfl-site peers add FILE'" in said
     assert "against the server and any 1 of the 3 others: ε 1.235; if 2 collude: ε" in said
     (waiting,) = json.loads(shared("requests", "--json").out)["pending"]
     assert waiting["noise-of"] == {"a": "this site", "b": "b", "c": "clinic", "d": ""}
@@ -115,6 +115,6 @@ def test_the_report_says_it_of_every_run_that_shared(shared: SiteFolder) -> None
     (run,) = facts["runs"]
     assert run["noise-promise"]["members"] == 4
     text = " ".join(shared("report").out.split())
-    assert f"but for those named here: {run['noise-promise']['sentence']}" in text
-    assert "with a share of the noise: the server reads the sum of all sites alone" in text
+    assert f"except for those named here: {run['noise-promise']['sentence']}" in text
+    assert "with a share of the noise: the server can read only the sum of all sites" in text
     assert run["noise-promise"]["sentence"] in shared.whole_report()

@@ -148,12 +148,12 @@ def test_nothing_is_written_charged_or_released(opened) -> None:
 
 def test_what_is_missing_is_named_with_its_remedy(site) -> None:
     prepare(site)
-    assert "has finished no run yet" in site("worth").error()
+    assert "has not finished a run yet" in site("worth").error()
     keep(site, (1, 0, 0), 0)
     assert "that of run 'run-1', not of 'run-2'" in site("worth", "--run", "run-2").error()
     assert asked(site, "--run", "run-1")["run"] == "run-1"
     site.write_profile()
-    assert "set it, such as holdout = 0.3" in site("worth").error()
+    assert "set it, for example holdout = 0.3" in site("worth").error()
     site.write_profile(('[state]\npath = "state"\n', ""), HELD_OUT)
     assert "[state] is missing" in site("worth").error()
     site.write_profile(('[data]\nformat = "csv"\npath = "records.csv"\n', ""))

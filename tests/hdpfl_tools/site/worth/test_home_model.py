@@ -177,7 +177,7 @@ def test_a_record_is_predicted_by_a_model_that_saw_none_of_its_person(monkeypatc
 def test_one_unit_cannot_be_cross_validated_and_no_record_not_trained_on() -> None:
     how = HomeTraining("logreg", Task.classification((3,), 2), 1)
     every = units_of(drawn(3, 3, 0, 1), np.zeros(3, np.int64))
-    with pytest.raises(DataError, match="two units at least"):
+    with pytest.raises(DataError, match="at least two units"):
         references(how, every, 5, lambda: None)
     nothing = every.records.take(np.arange(0))
     with pytest.raises(DataError, match="no record is left"):
