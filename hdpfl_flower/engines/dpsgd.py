@@ -123,7 +123,10 @@ def train(  # noqa: PLR0913 - the last by name
     drift = drift if drift is None else drift.to(device)
     # The engine is shared by the messages of a process: each round starts from its own model.
     engine.theta.copy_(begin)
-    total = torch.empty_like(engine.theta)
+    # Over physical batches in float64: rounded to float32, a sum of many records would move by more
+    # than C with one of them.
+    part = torch.empty_like(engine.theta)
+    total = torch.empty_like(part, dtype=torch.float64)
     granule = settle(engine, plan.divisor, physical_batch)
     seed = int.from_bytes(streams.sampling.bytes(7), "big")
     with _exact_arithmetic(seed if engine.draws else None):
@@ -141,12 +144,12 @@ def train(  # noqa: PLR0913 - the last by name
                     # An empty batch adds nothing here; its step still has the noise below.
                     for first in range(0, len(rows), physical_batch):
                         chunk = rows[first : first + physical_batch]
-                        _add_rows(
-                            engine, total, (features, targets), chunk, granule, plan.clip_norm
-                        )
+                        part.zero_()
+                        _add_rows(engine, part, (features, targets), chunk, granule, plan.clip_norm)
+                        total += part
                     # In every step, an empty batch's included: its absence would show an empty
                     # draw. On every coordinate that the step may move.
-                    noisy = add_noise(total[place], plan.noise_std, streams.noise)
+                    noisy = add_noise(total[place], plan.noise_std, streams.noise).float()
                     if keep is not None:
                         noisy.mul_(keep)
                     if anchor is not None:  # after the clipping, which would eat it

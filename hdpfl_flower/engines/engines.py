@@ -158,7 +158,8 @@ class Engine(ABC):
             infinities included), and cⱼ is a function of record j and of ``theta`` alone, to the
             last bit of its outputs, gates, gradient and clip factor. So one record more or less
             moves the sum by at most C·(1 + 1e-5), but for the rounding of the sum itself: float32
-            of b terms, none above C, at worst b²·2⁻²⁴·C, in practice b·2⁻²⁴·C; float64 2⁻²⁹ of it.
+            of b terms, none above C, at worst b²·2⁻²⁴·C, in practice up to 2·b·2⁻²⁴·C; float64 2⁻²⁹
+            of it. So physical batches are summed in float64 (``dpsgd.py``).
 
             A model that raises on a record's values changes nothing of that: where a batch raises,
             each of its records is computed alone, in a batch of its own copies, and adds zero if
@@ -495,4 +496,4 @@ def rehearse(engine: Engine, batch: int) -> None:
     if total.device.type != "cpu":
         stream = RandomStream(bytes(32))  # its noise is dropped
         stream.draw_ahead(len(total), sys.maxsize)
-        add_noise(total, 1.0, stream)
+        add_noise(total.double(), 1.0, stream)

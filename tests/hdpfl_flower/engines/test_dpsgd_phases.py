@@ -179,7 +179,7 @@ def test_noise_of_another_scale_is_found(case: str, factor: float) -> None:
         check_noise(CASES[case], factor=factor)
 
 
-NOISE = "noisy = add_noise(total[place], plan.noise_std, streams.noise)"
+NOISE = "noisy = add_noise(total[place], plan.noise_std, streams.noise).float()"
 
 
 @pytest.mark.parametrize(
