@@ -30,7 +30,7 @@ from hdpfl_tools.tables.site_data import SiteData, read_site_data
 from hdpfl_tools.tables.sources.header import Wanted, header_name
 from hdpfl_tools.tables.sources.open_rows import open_rows
 from hdpfl_tools.tables.table_reader import RawTable, load_table
-from hdpfl_tools.tables.table_records import Summary, ids_of, load_rows
+from hdpfl_tools.tables.table_records import Summary, check_width, ids_of, load_rows
 
 MOST_UNREADABLE = 0.2
 """Share of records without a schema that may be left out for one reason."""
@@ -59,6 +59,8 @@ def check_site_data(
     Raises:
         DataError: as :func:`read_site_data`.
     """
+    if source.format in TABLES:
+        check_width(Schema.load(schema_text), declared_records)
     data = read_site_data(source, task, schema_text)
     summary, used = data.summary, len(data.train)
     held = f", {len(data.test)} held out for the site's own test" if data.test is not None else ""

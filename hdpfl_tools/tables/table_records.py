@@ -202,6 +202,24 @@ def features_only(
     return features, raw.positions, summary, changed
 
 
+def check_width(schema: Schema, declared_records: int) -> None:
+    """Refuse a schema whose features of the declared records take too much memory.
+
+    The declared number is public: by the true one, a server that chooses the schema's width would
+    learn it from the refusals.
+
+    Raises:
+        DataError: they take more than ``MOST_ENCODED`` bytes.
+    """
+    if declared_records * schema.width * 4 > MOST_ENCODED:
+        raise DataError(
+            "the declared records, encoded by the run's 'schema', would take more than "
+            f"{MOST_ENCODED >> 30} GiB: each category takes a number in each record; ask the "
+            "coordinator for fewer categories (groups, such as the chapters of the ICD), or for "
+            "fewer columns"
+        )
+
+
 def _encode(
     raw: RawTable, schema: Schema, site_table: OwnTable, changed: list[list[str]] | None = None
 ) -> tuple[npt.NDArray[np.float32], Summary, npt.NDArray[np.uint8]]:
@@ -209,13 +227,6 @@ def _encode(
     rows = len(raw.positions)
     summary = Summary(raw.rows, {"cannot be cut into cells": raw.rows - rows})
     summary = replace(summary, withdrawn=raw.withdrawn)
-    if rows * schema.width * 4 > MOST_ENCODED:
-        raise DataError(
-            "the records, encoded by the run's 'schema', would take more than "
-            f"{MOST_ENCODED >> 30} GiB: each category takes a number in each record; ask the "
-            "coordinator for fewer categories (groups, such as the chapters of the ICD), or for "
-            "fewer columns"
-        )
     features = np.zeros((rows, schema.width), dtype=np.float32)
     flags, start = np.zeros((rows, len(schema.columns)), np.uint8), 0
     for number, column in enumerate(schema.columns):

@@ -48,6 +48,7 @@ from hdpfl_flower.models.task import SiteRecords, Task
 from hdpfl_flower.system.files import replace_file, sync
 from hdpfl_tools.tables.frozen_table import checked_table, import_table, table_path
 from hdpfl_tools.tables.site_data import SiteData, stored_site_data
+from hdpfl_tools.tables.table_records import check_width
 from hdpfl_tools.tables.withdrawals import unit_key, withdrawn_by
 
 
@@ -122,6 +123,7 @@ def read_export(
     task, stamp, export = task_for(terms), stamp_of(source), ""
     reading = source.without(lambda: withdrawn)
     if source.format in TABLES:
+        check_width(Schema.load(terms.schema_text), profile.training.declared_records)
         if beside is None:
             table = checked_table(source, paths.path, terms.schema_text)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -9,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ from hdpfl_flower.ledger.ledger import MOST_UNUSED, Ledger
 from hdpfl_flower.models.task import Records, SiteRecords
 from hdpfl_tools.site.approval import preparation
 from hdpfl_tools.site.approval.preparation import head_of
-from hdpfl_tools.tables import frozen_table
+from hdpfl_tools.tables import frozen_table, table_records
 from hdpfl_tools.tables.frozen_table import import_table
 from hdpfl_tools.tables.site_data import read_site_data
 from tests.client_app.messages import SCHEMA, ask, make_site, terms_of
@@ -406,6 +408,21 @@ def test_equal_records_make_equal_files(tmp_path: Path) -> None:
     for _ in range(5):
         preparation.read_export(Profile.load(profile), terms, account).write()
     assert len(files_in(tmp_path)) == 1
+
+
+def test_a_refusal_of_a_wide_schema_shows_nothing_of_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server picks the width: refused by the true number, its search would find that number."""
+    for rows in (30, 61, 90):  # of 61 that are declared
+        profile = Profile.load(make_site(tmp_path / str(rows), rows=rows))
+        assert profile.ledger is not None
+        with contextlib.closing(Ledger(profile.ledger.path)) as ledger:
+            account = ledger.account()
+        for bound, fits in ((61 * 2 * 4, True), (61 * 2 * 4 - 1, False)):
+            monkeypatch.setattr(table_records, "MOST_ENCODED", bound)
+            with nullcontext() if fits else pytest.raises(DataError, match="'schema'"):
+                preparation.read_export(profile, terms_of(), account, beside=profile.ledger.path)
 
 
 def test_facts_survive_their_file_and_show_nothing() -> None:

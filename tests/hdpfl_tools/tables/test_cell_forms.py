@@ -268,12 +268,14 @@ def test_an_id_of_many_rows_is_doubted(tmp_path: Path) -> None:
     )
 
 
-def test_a_table_too_wide_for_its_rows_is_refused(
+def test_a_schema_too_wide_for_the_declared_records_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = written(tmp_path, [str(i) for i in range(60)])
+    """By the declared number: no refusal may show the true one."""
+    schema = Schema.parse(SCHEMA)
     monkeypatch.setattr(table_records, "MOST_ENCODED", 60 * 2 * 4)
-    assert len(read_table(path, "csv", Schema.parse(SCHEMA)).records) == 60
-    monkeypatch.setattr(table_records, "MOST_ENCODED", 60 * 2 * 4 - 1)
-    with pytest.raises(DataError, match="each category takes a number in each record"):
-        read_table(path, "csv", Schema.parse(SCHEMA))
+    for rows in (30, 60, 90):
+        source = DataSource.model_validate({"path": str(written(tmp_path, ["1"] * rows))})
+        assert check_site_data(source, schema.task, SCHEMA, 60)[0].startswith(f"records: {rows} ")
+        with pytest.raises(DataError, match="each category takes a number in each record"):
+            check_site_data(source, schema.task, SCHEMA, 61)
