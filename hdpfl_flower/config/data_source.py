@@ -76,7 +76,7 @@ class OwnColumn(RedactedModel):
     )
     date_formats: Annotated[Texts, Field(min_length=1)] = Field(
         ("%Y-%m-%d",),
-        description="How the dates of the column are written; the first form that fits counts. "
+        description="Forms of dates written as texts; the first that fits counts, then ISO 8601. "
         "Examples: `%d.%m.%Y`, `%Y-%m-%dT%H:%M:%S%z` (FHIR; the date counts as it is written), "
         "`%d%b%Y` (SAS; English months).",
     )
@@ -146,7 +146,7 @@ class OwnColumn(RedactedModel):
                 raise ValueError(
                     "'date-formats' may hold %d, %m or %b (English months), %Y or %y, %H, %M, %S, "
                     "%f and %z, each once, the first three always, or be %Y-%m or %Y (the middle "
-                    "counts); others depend on the machine"
+                    "counts); others depend on the machine, or read ISO 8601 as other days"
                 )
         if any("%y" in form for form in self.date_formats) != bool(self.century_from):
             raise ValueError(
@@ -182,8 +182,8 @@ def is_date_format(text: str) -> bool:
     >>> [is_date_format(text) for text in ("%d.%m.%Y", "%d%b%y", "%d. %B %Y", "%Y-%m", "%m.%Y")]
     [True, True, False, True, False]
     """
-    if text in PARTIAL_DATES:
-        return True
+    if text in PARTIAL_DATES or text == "%Y-%d-%m":  # which reads ISO 8601 as other days
+        return text in PARTIAL_DATES
     used = [mark for mark in re.findall(r"%(.?)", text, re.DOTALL) if mark != "%"]
     date = sorted({"y": "Y", "b": "m"}.get(mark, mark) for mark in used if mark in "Yymbd")
     return date == ["Y", "d", "m"] and {*used} <= DIRECTIVES and len(used) == len({*used})
@@ -224,17 +224,20 @@ NOBODY = Withdrawn()
 
 
 Encoding = Literal[
-    "utf-8",
-    "latin-1",
-    "iso8859-2",
-    "iso8859-15",
-    "cp1250",
-    "cp1251",
-    "cp1252",
-    "cp437",
-    "cp850",
+    "utf-8", "latin-1", "iso8859-2", "iso8859-15", "cp1250", "cp1251", "cp1252", "cp437", "cp850",
     "mac-roman",
-]
+]  # fmt: skip
+
+
+_QUOTED = re.compile(r"""'[^']*'|"[^"]*"|\[[^]]*\]|`[^`]*`""")
+_COMBINES = re.compile(
+    r"\b(over|limit|offset|fetch|group|having|distinct|union|intersect|except|recursive)\b"
+    r"|\btablesample\b|\(\s*(?:select|with)\b"
+    r"|\b(?:avg|sum|count|min|max|total|median|mode|stddev\w*|var(?:_\w+|iance)|corr|covar\w*"
+    r"|percentile\w*|\w+_agg|group_concat|random)\s*\(",
+    re.IGNORECASE,
+)
+"""What may let a row of a SELECT come from rows of other units."""
 
 
 class TableFile(RedactedModel):
@@ -255,8 +258,10 @@ class TableFile(RedactedModel):
     sheet: str = Field("", description="Sheet of a workbook. Empty: the only sheet that has cells.")
     select: str = Field(
         "",
-        description="One SELECT in the SQL of an SQLite or PostgreSQL database. Empty: the whole "
-        "table of an SQLite database that has only one.",
+        description="One SELECT in the SQL of an SQLite or PostgreSQL database. Each of its rows "
+        "must come from rows of its own unit. So a SELECT that combines rows (`GROUP BY`, `LIMIT`, "
+        "`avg(…)`, a SELECT inside) is refused: do this in `query`, which tests it. Empty: the "
+        "whole table of an SQLite database that has only one.",
     )
     connection: str = Field(
         "",
@@ -272,6 +277,12 @@ class TableFile(RedactedModel):
             raise ValueError(
                 "'delimiter' must be one plain character, such as ';' or \"\\t\", and no quote; "
                 "write an empty text to have it found"
+            )
+        if _COMBINES.search(_QUOTED.sub("''", self.select)):
+            raise ValueError(
+                "'select' combines rows, as by GROUP BY, LIMIT, avg(…) or a SELECT inside: a row "
+                "may then come from rows of other units, which ε does not cover; select plain "
+                "rows here, and combine those of each unit in 'data.query', which tests it"
             )
         if self.connection and not self.select:
             raise ValueError("'connection' needs 'select', one SELECT that the database runs")

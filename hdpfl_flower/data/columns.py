@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +23,6 @@ import numpy.typing as npt
 from hdpfl_flower.data.values import BLANK, number_in, plain, value_key
 
 Mask = npt.NDArray[np.bool_]
-TextKind = Literal["text", "date", "boolean"]
 
 
 MAX_RECORD = 2**22
@@ -35,11 +33,14 @@ A longer record is left out, a longer cell empty: what one may hold bounds what 
 
 
 BLANK_BYTES = BLANK.encode()
+_TRUTHS = {b"true": 1.0, b"false": 0.0}
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = re.compile("|".join(_MONTHS), re.IGNORECASE | re.ASCII)
 _FRACTION = re.compile(r"(\.[0-9]{6})[0-9]+")
 _JOINED = "(?:%[YymdHMS]){2,}"
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
+ISO_DATE = "%Y-%m-%d"
+"""Form in which an import writes dates of a type; each column reads it, too."""
 PARTIAL = {"%Y-%m": (0, 15), "%Y": (7, 1)}
 """Forms of dates of lower precision, as FHIR has them: the month (0: as written) and day read."""
 
@@ -153,8 +154,13 @@ def days_in(text: bytes, formats: Sequence[str], century: int = 0) -> float:
     return math.nan
 
 
-def _boolean_in(text: bytes) -> float:
-    return {b"true": 1.0, b"false": 0.0}.get(text, math.nan)
+def _number_in(text: bytes, notation: Notation) -> float:
+    """Return the number in ``text``; 1 and 0 for true and false in any letters.
+
+    A text among booleans makes numpy and pandas write all of them as True and False.
+    """
+    truth = _TRUTHS.get(text.lower())
+    return notation.number_in(text) if truth is None else truth
 
 
 def _month_number(month: re.Match[str]) -> str:
@@ -170,13 +176,11 @@ class Texts:
         rows: int64, shape ``(n,)``; the index in ``values`` of each row's text.
         absent: bool, shape ``(n,)``; cells that a source holds as null, of an empty text. None: no
             cell is.
-        kind: type of the source's cells, by which their texts are read.
     """
 
     values: tuple[bytes, ...]
     rows: npt.NDArray[np.int64]
     absent: Mask | None = None
-    kind: TextKind = "text"
 
     @classmethod
     def of(cls, cells: Iterable[bytes]) -> Texts:
@@ -198,15 +202,16 @@ class Texts:
 
     def numbers(self, notation: Notation = PLAIN) -> npt.NDArray[np.float64]:
         """Return the number in each row, shape ``(n,)``; NaN for none, 0 and 1 for booleans."""
-        read = notation.number_in if self.kind != "boolean" else _boolean_in
-        return np.array([read(text) for text in self.plain], dtype=np.float64)[self.rows]
+        numbers = [_number_in(text, notation) for text in self.plain]
+        return np.array(numbers, dtype=np.float64)[self.rows]
 
     def days(self, formats: Sequence[str], century: int = 0) -> npt.NDArray[np.float64]:
         """Return days since 1970-01-01, shape ``(n,)``; NaN without a date.
 
-        Dates of a type of their own, which an import writes as ISO 8601, need no format.
+        ISO 8601 needs no format: an import writes dates of a type so, whatever else their column
+        holds.
         """
-        used = ("%Y-%m-%d",) if self.kind == "date" else formats
+        used = (*formats, ISO_DATE)
         days = [days_in(text, used, century) for text in self.plain]
         return np.array(days, dtype=np.float64)[self.rows]
 
@@ -223,12 +228,13 @@ class Texts:
         """Return the column of these rows alone."""
         used, places = np.unique(self.rows[rows], return_inverse=True)
         absent = None if self.absent is None else self.absent[rows]
-        return Texts(tuple(self.values[text] for text in used), places, absent, self.kind)
+        return Texts(tuple(self.values[text] for text in used), places, absent)
 
     def ids(self, notation: Notation = PLAIN) -> list[bytes]:
         """Return each text as an id; ``7.0``, or ``7,0`` with a decimal comma, becomes ``7``.
 
-        Writers change a whole column from 7 to 7.0 when one id is missing: that changes no id.
+        Writers change a whole column from 7 to 7.0 when one id is missing: that changes no id
+        below 2⁵³, and an import refuses a column of floats that holds a longer one.
         """
         whole = re.compile(rb"([0-9]+)%b0*" % re.escape(notation.decimal.encode()))
         same = [whole.fullmatch(text) for text in self.values]

@@ -40,7 +40,9 @@ from hdpfl_tools.tables.own_table import OwnTable
 from hdpfl_tools.tables.sources.csv_rows import Batch
 from hdpfl_tools.tables.sources.frozen_rows import DIGEST, HEAD, ROW
 from hdpfl_tools.tables.sources.header import Wanted, header_name
+from hdpfl_tools.tables.sources.json_lines import JsonRows
 from hdpfl_tools.tables.sources.open_rows import Rows, open_rows
+from hdpfl_tools.tables.sources.rows import ArrowRows
 
 _PATIENCE = 600.0
 """Seconds to wait for another import."""
@@ -145,6 +147,7 @@ def _imported(source: DataSource, ledger: Path, schema_text: str) -> TableFacts:
     unfinished = table_folder(ledger) / f"{os.getpid()}.part"
     try:
         counts = _write(unfinished, rows, draws=not source.id)
+        _check_ids(rows, source)
         sync(unfinished)
         with unfinished.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -163,6 +166,18 @@ def _imported(source: DataSource, ledger: Path, schema_text: str) -> TableFacts:
         if other.stem != digest:
             other.unlink()
     return facts
+
+
+def _check_ids(rows: Rows, source: DataSource) -> None:
+    """Refuse a column of floats that makes two long ids one."""
+    rounded = rows.rounded if isinstance(rows, ArrowRows) else ()
+    unit = OwnTable.of(source).wanted(source.id)
+    names = {*map(header_name, unit.names)}
+    if source.id and any(header_name(rows.header[place]) in names for place in rounded):
+        raise DataError(
+            f"the ids in column {unit.said} are floats, and some are so long that two of them can "
+            "become one; write the column as text or as integers (in pandas: 'string' or 'Int64')"
+        )
 
 
 def _write(path: Path, rows: Rows, *, draws: bool) -> Counts:
@@ -247,17 +262,17 @@ def counts_of(rows: Rows) -> Counts:
 
 
 def _head(rows: Rows) -> dict[str, Any]:
-    """Return the metadata: header, kinds, rows that cannot be cut."""
+    """Return the metadata: header, rows that cannot be cut."""
     lost = rows.uncut.lost({}, len(rows.header))
     return {
-        "header": [_written(name) for name in rows.header],
-        "kinds": [*rows.kinds],
+        "header": [*map(header_name, rows.header)],
+        "keyed": isinstance(rows, JsonRows),
         "titles": rows.titles,
         "rows": rows.rows,
         "unpaired": rows.unpaired,
         "doubtful": lost.doubtful,
         "lost": [
-            [row, [_written(cell[:_LONGEST]) for cell in cells], is_unpaired]
+            [row, [cell[:_LONGEST].decode("latin-1") for cell in cells], is_unpaired]
             for row, cells, is_unpaired in _first(lost.rows, lost.cells, lost.unpaired)
         ],
     }
@@ -265,7 +280,3 @@ def _head(rows: Rows) -> dict[str, Any]:
 
 def _first(*columns: Sequence[Any]) -> list[tuple[Any, ...]]:
     return [*zip(*(column[:_MOST_LOST] for column in columns), strict=True)]
-
-
-def _written(text: bytes | str) -> str:
-    return text if isinstance(text, str) else text.decode("latin-1")

@@ -313,10 +313,7 @@ def _gathered(rows: Rows) -> tuple[list[Texts], int, bool, list[LostRow]]:
             "the table has no record that can be cut into the cells of its header"
             + (f": {one_cell_longer(lost)}" if longer else "")
         )
-    columns = [
-        texts_in(part, rows.kinds[place] if rows.kinds else "text")
-        for place, part in enumerate(parts)
-    ]
+    columns = [*map(texts_in, parts)]
     return columns, count, rows.rows > count + len(lost) or next(batches, None) is not None, lost
 
 

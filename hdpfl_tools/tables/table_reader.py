@@ -75,10 +75,7 @@ def load_table(
             part.append(column)
         positions.append(batch.positions)
         digested.append(batch.digests)
-    content = {
-        place: texts_in(part, rows.kinds[place] if rows.kinds else "text")
-        for place, part in zip(used, parts, strict=True)
-    }
+    content = dict(zip(used, map(texts_in, parts), strict=True))
     count = sum(map(len, positions))
     none = Texts((b"",), np.zeros(count, np.int64), np.ones(count, dtype=bool))
     place_of = dict(zip(there, places, strict=True))

@@ -19,6 +19,7 @@ from hdpfl_flower.data.schema import Column, EventColumn, Label, NumberColumn, S
 from hdpfl_tools.tables.own_table import OwnTable, outcomes
 from hdpfl_tools.tables.screen.cell_forms import forms_in
 from hdpfl_tools.tables.screen.lost_rows import (
+    NO_OBJECT,
     Ints,
     LostRow,
     causes,
@@ -251,10 +252,12 @@ class TableLosses(Redacted):
         listed = ", ".join(str(row.number + 1) for row in self.lost[:_SHOWN])
         more = ", …" if count > _SHOWN else ""
         level, how = self.rows.level(self.tests), self.rows.in_words(self.tests)
+        remedy = "Export the table with a CSV writer (RFC 4180)"
+        if self.lost[0].why == NO_OBJECT:
+            remedy = "Write each record as one JSON object on a line of its own, in UTF-8"
         return (
             f"{level}{count} of {every} records cannot be cut into the cells of the header and are "
-            f"lost: {causes(self.lost)} (records {listed}{more}, counted from 1){how}. Export the "
-            "table with a CSV writer (RFC 4180)"
+            f"lost: {causes(self.lost)} (records {listed}{more}, counted from 1){how}. {remedy}"
         )
 
 

@@ -16,6 +16,7 @@ from hdpfl_tools.tables.sources.csv_rows import LostRows
 BROKEN = "broken by a line break outside of quotes"
 LONG, SHORT = "with a delimiter outside of quotes", "with too few cells"
 QUOTES = "with quotes that do not pair"
+NO_OBJECT = "no whole JSON object on one line"
 _MOST_LINES = 10
 Ints = npt.NDArray[np.int64]
 
@@ -50,9 +51,10 @@ def lost_rows(lost: LostRows | None) -> list[LostRow]:
     start, read = 0, {*lost.places.values()} if lost else set()
     while lost is not None and start < len(lost.rows):
         cells, end = lost.cells[start], start + 1
-        joined, why = cells, QUOTES if lost.unpaired[start] else ""
+        joined, why = cells, QUOTES if lost.unpaired[start] else "" if cells else NO_OBJECT
         while (
-            end < min(len(lost.rows), start + _MOST_LINES)
+            cells
+            and end < min(len(lost.rows), start + _MOST_LINES)
             and lost.rows[end] == lost.rows[end - 1] + 1
             and len(joined) + len(lost.cells[end]) - 1 <= lost.width
             and len(joined) - 1 not in read

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hdpfl_flower.data.columns import BLANK_BYTES, MAX_RECORD, TextKind, Texts
+from hdpfl_flower.data.columns import BLANK_BYTES, MAX_RECORD, Texts
 
 _WHOLE = 2.0**53
 """Bound below which a float64 holds every whole number."""
@@ -34,15 +34,6 @@ def is_text(kind: Any) -> bool:
     return any(check(kind) for check in _TEXTS)
 
 
-def kind_of_type(kind: Any) -> TextKind:
-    """Return how the texts of an Arrow type are read."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_boolean(kind):
-        return "boolean"
-    return "date" if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else "text"
-
-
 def as_bytes(column: Any, decimal: str = ".") -> Any:
     """Return an Arrow array as large_binary, nulls kept.
 
@@ -53,11 +44,11 @@ def as_bytes(column: Any, decimal: str = ".") -> Any:
     Returns:
         numbers in the shortest decimal spelling that gives the same float64, whole ones without a
         fraction; dates, and timestamps without their time of day (of a zone: in UTC), in ISO 8601;
-        structures and lists as Python writes them.
+        booleans as true and false; structures and lists as Python writes them.
     """
     kind = column.type
     if pa.types.is_dictionary(kind):
-        return as_bytes(column.cast(kind.value_type), decimal)
+        return as_bytes(column.dictionary_decode(), decimal)
     if is_text(kind):
         texts = column.cast(pa.large_binary())
         longest = pc.max(pc.binary_length(texts)).as_py() or 0
@@ -76,10 +67,29 @@ def as_bytes(column: Any, decimal: str = ".") -> Any:
         or pa.types.is_boolean(kind)
         or pa.types.is_null(kind)
     ):
-        values = (None if value is None else str(value).encode() for value in column.to_pylist())
-        return as_bytes(pa.array(values, pa.large_binary()))
+        return as_bytes(pa.array(map(_structure_text, column), pa.large_binary()))
     texts = column.cast(pa.large_utf8()).cast(pa.large_binary())
     return _with_decimal(texts, decimal) if pa.types.is_decimal(kind) else texts
+
+
+def is_rounded(column: Any) -> bool:
+    """Return whether floats reach a size at which two whole numbers become one.
+
+    A row without an id makes pandas write a column of integers as one of floats.
+    """
+    if not pa.types.is_floating(column.type):
+        return False
+    numbers = np.abs(np.asarray(column.fill_null(0)))
+    return bool((numbers >= 2.0 ** (np.finfo(numbers.dtype).nmant + 1)).any())
+
+
+def _structure_text(cell: Any) -> bytes | None:
+    """Return one value as Python writes it; None for one that Python cannot hold."""
+    try:
+        value = cell.as_py()
+        return None if value is None else str(value).encode()
+    except Exception:
+        return None
 
 
 def _with_decimal(texts: Any, decimal: str) -> Any:
@@ -101,10 +111,10 @@ def _float_texts(column: Any) -> Any:
     return texts.cast(pa.large_binary())
 
 
-def texts_in(columns: Sequence[Any], kind: TextKind = "text") -> Texts:
+def texts_in(columns: Sequence[Any]) -> Texts:
     """Return arrays of bytes, concatenated, as a column."""
     if not sum(map(len, columns)):
-        return Texts((), np.zeros(0, np.int64), None, kind)
+        return Texts((), np.zeros(0, np.int64))
     whole = pa.chunked_array(columns)
     if not pa.types.is_dictionary(whole.type):
         whole = whole.dictionary_encode()
@@ -117,19 +127,12 @@ def texts_in(columns: Sequence[Any], kind: TextKind = "text") -> Texts:
         absent = np.asarray(whole.indices.is_null(), dtype=bool)
         values = (*values, b"")
     rows = whole.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)
-    return Texts(values, rows.astype(np.int64, copy=False), absent, kind)
+    return Texts(values, rows.astype(np.int64, copy=False), absent)
 
 
-def as_column(values: Iterable[object], decimal: str) -> tuple[Any, TextKind]:
-    """Return Python values as bytes, with their kind."""
-    cells = list(values)
-    types = {type(cell) for cell in cells if cell is not None and cell != ""}
-    kind: TextKind = "text"
-    if types and types <= {datetime.date, datetime.datetime}:
-        kind = "date"
-    elif types == {bool}:
-        kind = "boolean"
-    return pa.array([_text_of(cell, decimal) for cell in cells], pa.large_binary()), kind
+def as_column(cells: Iterable[object], decimal: str) -> Any:
+    """Return Python values as large_binary, each by its own type alone."""
+    return pa.array([_text_of(cell, decimal) for cell in cells], pa.large_binary())
 
 
 def _text_of(cell: object, decimal: str) -> bytes | None:

@@ -68,7 +68,7 @@ def records_in(file: IO[bytes], encoding: str, marks: bytes) -> Iterator[bytes]:
         Takes memory for :data:`MAX_RECORD` bytes a few times, for any content.
     """
     both = [forms(marks, escaped) for escaped in (False, True)]
-    lines = _LinesRead(file, encoding)
+    lines = LinesRead(file, encoding)
     while (line := lines.next()) is not None:
         place = lines.place
         record = _joined(line, lines, both) if line.is_odd else line.content
@@ -77,7 +77,7 @@ def records_in(file: IO[bytes], encoding: str, marks: bytes) -> Iterator[bytes]:
         yield line.content if record is None else record
 
 
-def _joined(first: _Line, lines: _LinesRead, both: list[Forms]) -> bytes | None:
+def _joined(first: _Line, lines: LinesRead, both: list[Forms]) -> bytes | None:
     """Return the record that begins with the odd line ``first``; None if none begins there."""
     begun, size, is_long = [first.content], len(first.content), first.is_long
     fitting = both
@@ -103,7 +103,7 @@ def _joined(first: _Line, lines: _LinesRead, both: list[Forms]) -> bytes | None:
     return None
 
 
-class _LinesRead:
+class LinesRead:
     """Lines of a file, read anew from any place."""
 
     def __init__(self, file: IO[bytes], encoding: str) -> None:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from hdpfl_flower.config.redacted import Redacted
-from hdpfl_flower.data.columns import PLAIN, Notation, TextKind, row_digest
+from hdpfl_flower.data.columns import PLAIN, Notation, row_digest
 from hdpfl_flower.errors import DataError
 from hdpfl_tools.tables.sources.csv_lines import cut, records_in, rows_in
 from hdpfl_tools.tables.sources.file_kinds import opened_text
@@ -115,13 +115,10 @@ class CsvRows:
 
     Attributes:
         header: names of the columns.
-        kinds: of the texts of each; empty: texts.
         titles: lines before the header that are passed over.
         rows, unpaired: as in :class:`RawTable`, of the records so far.
         uncut: the records that cannot be cut.
     """
-
-    kinds: tuple[TextKind, ...] = ()
 
     def __init__(self, path: Path, form: Form, wanted: Sequence[Wanted] = ()) -> None:
         """Read the header, told from titles by ``wanted`` columns."""

@@ -127,6 +127,7 @@ _BZIP2 = re.compile(rb"BZh[1-9]1AY&SY")
 _NO_PARQUET = re.compile(rb"PAR1[ ,;\t|^_\"'\r\n]")
 _JSON = re.compile(rb"\{\s*[\"}]|\[\s*[\[{\]]")
 """Beginnings of a header that is no Parquet, and of JSON, which ``[id],[age]`` is not."""
+_OBJECT = re.compile(rb"^\{.*\}\s*$", re.MULTILINE)
 _SQL = re.compile(
     rb"create table|insert into|begin transaction|pragma foreign_keys|--[^,;\t]*(dump|create)",
     re.IGNORECASE,
@@ -157,10 +158,12 @@ def kind_of_file(path: Path) -> str:
 
 def _kind_of_text(first: bytes, suffix: str) -> str:
     text = first.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if suffix in (".ndjson", ".jsonl"):
+        return "ndjson"
     if _JSON.match(text):
-        line, end, _ = text.partition(b"\n")
-        # Objects a line end their lines; of a longer one the first bytes alone are known.
-        is_whole = not end or line.rstrip().endswith(b"}")
+        # An object a line ends its line, whatever others do; of a longer one the first bytes alone
+        # are known.
+        is_whole = b"\n" not in text or _OBJECT.search(text)
         return "ndjson" if text[:1] == b"{" and is_whole else "json"
     if text[:5].lower() in (b"<html", b"<!doc"):
         return "html"

@@ -50,6 +50,13 @@ def header_name(name: str | bytes) -> str:
     return " ".join(plain(text).split())
 
 
+def lacking(header: Sequence[str | bytes], wanted: Sequence[Wanted]) -> list[str]:
+    """Return a name of each wanted column that a header of keys lacks."""
+    names = {*map(header_name, header)}
+    lacked = [c for c in wanted if not c.absent and names.isdisjoint(map(header_name, c.names))]
+    return [*dict.fromkeys(header_name(column.names[0]) for column in lacked)]
+
+
 def header_of(
     lines: Iterator[bytes], wanted: Sequence[Wanted], given: bytes
 ) -> tuple[list[bytes], bytes, int, Iterator[bytes]]:

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hdpfl_flower.errors import DataError
-from hdpfl_tools.tables.sources.arrow_texts import kind_of_type
 from hdpfl_tools.tables.sources.csv_rows import CsvRows, Form
 from hdpfl_tools.tables.sources.file_kinds import kind_of_file, refused
 from hdpfl_tools.tables.sources.frozen_rows import FrozenRows, frozen_rows
 from hdpfl_tools.tables.sources.header import Wanted
+from hdpfl_tools.tables.sources.json_lines import JsonRows
 from hdpfl_tools.tables.sources.other_makers import READERS
 from hdpfl_tools.tables.sources.rows import ArrowRows
 
@@ -23,7 +23,7 @@ FORMATS = ("table", "csv", "parquet", "frozen")
 """Formats of tables: of any kind, of one kind alone, and of an import."""
 
 
-Rows = CsvRows | ArrowRows | FrozenRows
+Rows = CsvRows | JsonRows | ArrowRows | FrozenRows
 
 
 def open_rows(path: Path, file_format: str, form: Form, wanted: Sequence[Wanted] = ()) -> Rows:
@@ -33,7 +33,7 @@ def open_rows(path: Path, file_format: str, form: Form, wanted: Sequence[Wanted]
         path: the file or folder.
         file_format: one of :data:`FORMATS`.
         form: of its texts.
-        wanted: columns that tell the header of a CSV from other lines.
+        wanted: columns that tell the header of a CSV from other lines; NDJSON has them all.
 
     Raises:
         DataError: the file is missing, damaged, or of another kind.
@@ -44,7 +44,7 @@ def open_rows(path: Path, file_format: str, form: Form, wanted: Sequence[Wanted]
     if file_format == "csv":
         return CsvRows(path, form, wanted)
     if file_format == "frozen":
-        return frozen_rows(path)
+        return frozen_rows(path, wanted)
     kind = kind_of_file(path)
     if kind in ("parquet", "parts"):
         return parquet_rows(path, form.notation.decimal)
@@ -65,21 +65,19 @@ def parquet_rows(path: Path, decimal: str = ".") -> ArrowRows:
     """
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
     with _parquet_errors():
-        schemas = [pq.read_schema(file) for file in files]
-    names_and_kinds = [(s.names, [kind_of_type(field.type) for field in s]) for s in schemas]
-    if any(each != names_and_kinds[0] for each in names_and_kinds):
-        raise DataError("the files of the folder differ in columns or types; write one table")
-    kinds = names_and_kinds[0][1]
+        names_of = [pq.read_schema(file).names for file in files]
+    if any(names != names_of[0] for names in names_of):
+        raise DataError("the files of the folder differ in columns; write one table")
 
     def batches(places: Sequence[int]) -> Iterator[Any]:
-        names = [schemas[0].names[place] for place in places]
+        names = [names_of[0][place] for place in places]
         with _parquet_errors():
             for file in files:
                 with pq.ParquetFile(file) as opened:
                     for batch in opened.iter_batches(columns=names):
                         yield batch.select(names)
 
-    return ArrowRows(schemas[0].names, kinds, batches, decimal)
+    return ArrowRows(names_of[0], batches, decimal)
 
 
 @contextmanager

@@ -17,12 +17,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from hdpfl_flower.data.columns import TextKind
 from hdpfl_flower.errors import DataError, HDPFLError
 from hdpfl_flower.system.extras import extra
-from hdpfl_tools.tables.sources.arrow_texts import as_column, kind_of_type
+from hdpfl_tools.tables.sources.arrow_texts import as_column
 from hdpfl_tools.tables.sources.csv_rows import Form
 from hdpfl_tools.tables.sources.header import TITLES, Wanted, header_name, is_title
+from hdpfl_tools.tables.sources.json_lines import JsonRows
 from hdpfl_tools.tables.sources.rows import ArrowRows
 
 _NO_VALUE = re.compile(rb"(</f>|<f [^>]*/>)(<v></v>|<v ?/>)?</c>")
@@ -31,16 +31,14 @@ _NAMES = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER B
 
 def _of_columns(names: Sequence[str], columns: Sequence[Sequence[object]], form: Form) -> ArrowRows:
     """Return a pass over columns of Python values."""
-    read = [as_column(column, form.notation.decimal) for column in columns]
-    kinds: list[TextKind] = [kind for _, kind in read]
-    arrays = [array for array, _ in read]
+    arrays = [as_column(column, form.notation.decimal) for column in columns]
 
     def batches(places: Sequence[int]) -> Iterator[Any]:
         yield pa.RecordBatch.from_arrays(
             [arrays[place] for place in places], [str(place) for place in places]
         )
 
-    return ArrowRows(names, kinds, batches)
+    return ArrowRows(names, batches)
 
 
 def excel_rows(path: Path, form: Form, wanted: Sequence[Wanted] = ()) -> ArrowRows:
@@ -138,30 +136,13 @@ def statistics_rows(path: Path, form: Form, wanted: Sequence[Wanted] = ()) -> Ar
     return _of_columns(names, [list(columns[name]) for name in names], form)
 
 
-def ndjson_rows(path: Path, form: Form, wanted: Sequence[Wanted] = ()) -> ArrowRows:
-    """Return a pass over NDJSON, whose keys are columns."""
-    del wanted
-    return arrow_rows(ndjson_table(path), form.notation.decimal)
-
-
-def ndjson_table(path: Path) -> pa.Table:
-    """Return the objects of an NDJSON file, nested as they are."""
-    with extra("import", "an NDJSON file"):
-        import duckdb
-
-    with _errors("NDJSON"), closing(duckdb.connect()) as connection:
-        read = "SELECT * FROM read_json(?, format='newline_delimited', sample_size=-1)"
-        return connection.sql(read, params=[str(path)]).to_arrow_table()
-
-
 def arrow_rows(table: pa.Table, decimal: str) -> ArrowRows:
     """Return a pass over an Arrow table."""
 
     def batches(places: Sequence[int]) -> Iterator[Any]:
         yield from table.select(list(places)).combine_chunks().to_batches()
 
-    kinds = [kind_of_type(field.type) for field in table.schema]
-    return ArrowRows(table.column_names, kinds, batches, decimal)
+    return ArrowRows(table.column_names, batches, decimal)
 
 
 def sqlite_rows(path: Path, form: Form, wanted: Sequence[Wanted] = ()) -> ArrowRows:
@@ -234,9 +215,9 @@ def _errors(what: str) -> Iterator[None]:
         raise DataError(said) from None
 
 
-READERS: dict[str, Callable[..., ArrowRows]] = {
+READERS: dict[str, Callable[..., ArrowRows | JsonRows]] = {
     "excel": excel_rows,
-    "ndjson": ndjson_rows,
+    "ndjson": JsonRows,
     "sqlite": sqlite_rows,
     **dict.fromkeys(("spss", "stata", "xport", "sas"), statistics_rows),
 }

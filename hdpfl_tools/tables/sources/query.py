@@ -27,8 +27,9 @@ from hdpfl_tools.tables.sources.arrow_texts import as_bytes
 from hdpfl_tools.tables.sources.csv_rows import Form
 from hdpfl_tools.tables.sources.file_kinds import kind_of_file
 from hdpfl_tools.tables.sources.header import header_name
+from hdpfl_tools.tables.sources.json_lines import json_table
 from hdpfl_tools.tables.sources.open_rows import open_rows
-from hdpfl_tools.tables.sources.other_makers import arrow_rows, ndjson_table, postgresql_rows
+from hdpfl_tools.tables.sources.other_makers import arrow_rows, postgresql_rows
 from hdpfl_tools.tables.sources.rows import ArrowRows
 
 if TYPE_CHECKING:
@@ -111,12 +112,15 @@ def _load(connection: DuckDBPyConnection, name: str, table: QueryTable, source: 
 
 
 def _content(table: QueryTable, source: DataSource) -> pa.Table:
-    """Return a table, of NDJSON and Parquet with types."""
+    """Return a table of texts; of Parquet with the types that it declares.
+
+    No type depends on the records: the promise is tried on the table as it is here.
+    """
     form = Form(table.encoding, table.delimiter, Notation(), table.sheet, table.select, table.skip)
     if table.connection:
         rows: Any = postgresql_rows(table.connection, form)
     elif (kind := kind_of_file(table.path)) == "ndjson":
-        return ndjson_table(table.path)
+        return json_table(table.path, form)
     elif kind in ("parquet", "parts"):
         import pyarrow.parquet as pq
 

@@ -7,27 +7,31 @@ from typing import Any
 
 import numpy as np
 
-from hdpfl_flower.data.columns import TextKind, row_digest
-from hdpfl_tools.tables.sources.arrow_texts import as_bytes
+from hdpfl_flower.data.columns import row_digest
+from hdpfl_tools.tables.sources.arrow_texts import as_bytes, is_rounded
 from hdpfl_tools.tables.sources.csv_rows import Batch, UncutRows
 
 
 class ArrowRows:
-    """One pass over Arrow record batches; attributes as of :class:`CsvRows`."""
+    """One pass over Arrow record batches; attributes as of :class:`CsvRows`.
+
+    Attributes:
+        rounded: places of columns of floats, read so far, that hold no long id exactly.
+    """
 
     titles = unpaired = 0
 
     def __init__(
         self,
         header: Sequence[str],
-        kinds: Sequence[TextKind],
         batches: Callable[[Sequence[int]], Iterable[Any]],
         decimal: str = ".",
     ) -> None:
         """``batches`` yields record batches of the columns at given places."""
         self.header: list[bytes | str] = [*header]
-        self.kinds, self.rows = (*kinds,), 0
-        self.uncut, self._batches, self._decimal = UncutRows(b",", 0), batches, decimal
+        self.rounded: set[int] = set()
+        self.rows, self._batches, self._decimal = 0, batches, decimal
+        self.uncut = UncutRows(b",", 0)
 
     def batches(
         self, places: Sequence[int], *, digests: bool = False, lost: bool = False
@@ -36,6 +40,8 @@ class ArrowRows:
         del lost
         every = [*range(len(self.header))] if digests else [*places]
         for batch in self._batches(every):
+            pairs = zip(every, batch.columns, strict=True)
+            self.rounded |= {place for place, column in pairs if is_rounded(column)}
             columns = [as_bytes(column, self._decimal) for column in batch.columns]
             positions = np.arange(self.rows, self.rows + len(batch), dtype=np.int64)
             self.rows += len(batch)

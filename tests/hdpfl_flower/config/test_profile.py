@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import ProfileError
@@ -153,3 +155,39 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
     assert Profile.load(marked) == Profile.load(write(tmp_path))
     (tmp_path / "run.toml").write_text("\ufeff" + 'model = "logreg"\n')
     assert RunConfig.load(tmp_path / "run.toml").terms.model == "logreg"
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        "SELECT id, age - (SELECT avg(age) FROM t) FROM t",
+        "SELECT id, rank() OVER (ORDER BY age) FROM t",
+        "SELECT * FROM t LIMIT 100",
+        "SELECT * FROM t FETCH FIRST 9 ROWS ONLY",
+        "SELECT DISTINCT ON (ward) * FROM t",
+        "SELECT ward, min(age) FROM t GROUP BY ward",
+        "select id, string_agg(dx, ',') from t",
+        "WITH RECURSIVE a AS (SELECT 1) SELECT * FROM a",
+        "SELECT * FROM t WHERE age > ( WITH m AS (SELECT 1) SELECT * FROM m)",
+        "SELECT * FROM a EXCEPT SELECT * FROM b",
+        "SELECT *, random() AS x FROM t",
+    ],
+)
+def test_a_select_that_combines_rows_is_refused(select: str) -> None:
+    """What another unit's row may change is for 'query', which tests it."""
+    with pytest.raises(ValidationError, match=r"'select' combines rows.* 'data\.query'"):
+        DataSource.model_validate({"path": "t.db", "select": select})
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        "SELECT * FROM research.readmissions",
+        "SELECT a.id, b.crp FROM a JOIN b ON a.id = b.id WHERE a.age > 17 ORDER BY a.id, b.day",
+        "SELECT id, \"limit\", [group] FROM t WHERE note <> 'group by (select'",
+        "SELECT id, coalesce(crp, hs_crp) AS crp, round(age) FROM t",
+        "SELECT counted, summary, minimum FROM t",
+    ],
+)
+def test_a_select_of_plain_rows_is_taken(select: str) -> None:
+    assert DataSource.model_validate({"path": "t.db", "select": select}).select == select

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import typer
 
+from hdpfl_flower.config.data_source import DataSource, QueryTable
 from hdpfl_flower.engines.engine_choice import engine_for
 from hdpfl_flower.errors import InstallationError
 from hdpfl_flower.models.image_networks import import_torchvision
@@ -28,6 +29,7 @@ from hdpfl_tools.site.commands import app as hdpfl_site
 from hdpfl_tools.tables.images.image_folder import read_images
 from hdpfl_tools.tables.sources.csv_rows import Form
 from hdpfl_tools.tables.sources.other_makers import READERS, postgresql_rows
+from hdpfl_tools.tables.sources.query import query_rows
 from server_app.plots import check_pictures, plot_panels, plot_run
 
 LINES = {"hdpfl_tools.coordinator": (hdpfl, COMMANDS), "hdpfl_tools.site": (hdpfl_site, SITES)}
@@ -81,6 +83,11 @@ LABELS = np.arange(100) % 10
 ROUND = {"event": "round", "round": 1, "asked": [], "accepted": [], "rejections": {}, "weights": [],
          "metrics": {}}  # fmt: skip
 
+
+def queried(path: Path) -> DataSource:
+    return DataSource(query="SELECT 1", tables={"t": QueryTable(path=path)}, id="t")
+
+
 USES: Mapping[str, tuple[str, str, Callable[[Path], object]]] = {
     "splits": ("simulation", "flwr_datasets", lambda _: split(LABELS, None, 2, "shards:2", 1)),
     "curves": ("plots", "matplotlib", lambda path: plot_panels({}, path / "a.png", "")),
@@ -89,7 +96,7 @@ USES: Mapping[str, tuple[str, str, Callable[[Path], object]]] = {
     "exporter": ("metrics", "prometheus_client", lambda _: Exporter("site", list)),
     "workbook": ("import", "python_calamine", lambda path: READERS["excel"](path, Form())),
     "statistics": ("import", "pyreadstat", lambda path: READERS["spss"](path, Form())),
-    "lines of JSON": ("import", "duckdb", lambda path: READERS["ndjson"](path, Form())),
+    "query": ("import", "duckdb", lambda path: query_rows(queried(path))),
     "database": ("import", "psycopg", lambda _: postgresql_rows("host=x", Form())),
     "images": ("images", "PIL", lambda path: read_images(path, IMAGES)),
     "resnet": ("images", "torchvision", lambda _: import_torchvision("models")),

@@ -127,7 +127,6 @@ def test_a_database_that_is_locked_or_holds_several_tables_is_named(tmp_path: Pa
         (b"\x89HDF\r\n", "an HDF5 file"),
         (b"$FL2" + b"x" * 99, "cannot be read as a file of statistics"),
         (b"SQLite format 3\0" + b"x" * 99, "cannot be read as an SQLite database"),
-        (b'{"a": 1}\n{"a": ', "cannot be read as NDJSON"),
         (b"PAR1" + b"x" * 99, "not a readable Parquet"),
         (b"\x1f\x8b\x08\0" + b"x" * 99, "a gzip file that is damaged"),
     ],

@@ -179,7 +179,6 @@ def comma(folder: Path) -> str:
 
 
 def ndjson(folder: Path) -> str:
-    pytest.importorskip("duckdb")
     lines = [json.dumps(row, default=str) for row in PATIENTS]
     (folder / "t.ndjson").write_text("\n".join(lines))
     return 'path = "t.ndjson"\n' + DATES
@@ -266,19 +265,22 @@ def fhir(folder: Path) -> str:
         (folder / f"{name}.ndjson").write_text("\n".join(map(json.dumps, rows)))
     return (
         '''query = """
-SELECT any_value(p.identifier[1].value) AS patient, any_value(p.age) AS age,
-  any_value(p.gender) AS sex,
-  max(o.valueQuantity.value) FILTER (o.code.coding[1].code = '2093-3') AS chol,
-  max(o.valueQuantity.value) FILTER (o.code.coding[1].code = '1988-5') AS crp,
-  any_value(p.smoker) AS smoker, any_value(p.seen) AS seen,
-  bool_or(c.code IS NOT NULL)::INT AS dx
-FROM Patient p LEFT JOIN Observation o ON o.subject.reference = 'Patient/' || p.id
-  LEFT JOIN Condition c ON c.subject.reference = 'Patient/' || p.id
-GROUP BY p.id ORDER BY p.id"""
+SELECT any_value(p.json ->> '$.identifier[0].value') AS patient,
+  any_value(p.json ->> '$.age') AS age, any_value(p.json ->> '$.gender') AS sex,
+  max(TRY_CAST(o.json ->> '$.valueQuantity.value' AS DOUBLE))
+    FILTER ((o.json ->> '$.code.coding[0].code') = '2093-3') AS chol,
+  max(TRY_CAST(o.json ->> '$.valueQuantity.value' AS DOUBLE))
+    FILTER ((o.json ->> '$.code.coding[0].code') = '1988-5') AS crp,
+  any_value(p.json ->> '$.smoker') AS smoker, any_value(p.json ->> '$.seen') AS seen,
+  bool_or(c.json IS NOT NULL)::INT AS dx
+FROM Patient p
+  LEFT JOIN Observation o ON (o.json ->> '$.subject.reference') = 'Patient/' || (p.json ->> '$.id')
+  LEFT JOIN Condition c ON (c.json ->> '$.subject.reference') = 'Patient/' || (p.json ->> '$.id')
+GROUP BY p.json ->> '$.id' ORDER BY p.json ->> '$.id'"""
 [data.tables]
-Patient = { path = "Patient.ndjson", id = "'Patient/' || id" }
-Observation = { path = "Observation.ndjson", id = "subject.reference" }
-Condition = { path = "Condition.ndjson", id = "subject.reference" }
+Patient = { path = "Patient.ndjson", id = "'Patient/' || (json ->> '$.id')" }
+Observation = { path = "Observation.ndjson", id = "json ->> '$.subject.reference'" }
+Condition = { path = "Condition.ndjson", id = "json ->> '$.subject.reference'" }
 '''
         + DATES
     )

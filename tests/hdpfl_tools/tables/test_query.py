@@ -81,7 +81,7 @@ def test_a_query_reaches_nothing_but_its_tables(tmp_path: Path, query: str) -> N
         ("SELECT patient, age, random() AS r FROM t", "other rows each time"),
         (f"{ALL} WHERE seen::DATE < current_date", "today's date or the time"),
         ("SELECT age, dx FROM t", "no column of the unit"),
-        ("SELECT patient, age, dx AS age FROM t", "two columns of one name"),
+        ("SELECT patient, age, dx AS age FROM t", "two columns with one name"),
         ("SELECT nothing FROM t", "fails in DuckDB"),
         ("SELEC patient FROM t", "cannot be parsed"),
         ("PIVOT t ON sex USING first(age) GROUP BY patient", "must be one SELECT"),
