@@ -277,7 +277,7 @@ def test_a_refusal_is_for_good_and_the_server_learns_one_word(asked: Asked) -> N
     assert [each["decision"] for each in asked.decisions()] == [REFUSED]
     assert "no request 1 waits" in asked.site("approve", "1", "--yes").error()
     report = " ".join(asked.site("report").out.split())
-    assert f"Asked by {WHO['coordinator']}, for: {WHO['purpose']}" in report
+    assert f"Who asked: {WHO['coordinator']}. Purpose: {WHO['purpose']}" in report
 
 
 def test_an_approved_run_can_be_refused_by_its_name(asked: Asked) -> None:
