@@ -13,6 +13,8 @@ from server_app.plots import COLORS, label_axes, new_figure, save_figure, why_no
 
 PICTURE = "survival.png"
 COUNTS = ("at-risk", "events")
+QUANTILE = "time at which"
+"""Beginning of the name of a quantile."""
 CURVE_HEAD = ("time", "at risk", "events", "survival", "95 % band")
 
 
@@ -32,7 +34,7 @@ def curve_rows(curve: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
     for end, estimate in zip(curve["edges"], curve["survival"], strict=True):
         yield f"survival at {end:g}", estimate, True
     for share, estimate in curve["quantiles"].items():
-        yield f"time at which {share} had the event", estimate, False
+        yield f"{QUANTILE} {share} had the event", estimate, False
 
 
 def curve_table(curve: Mapping[str, Any]) -> list[tuple[str, ...]]:

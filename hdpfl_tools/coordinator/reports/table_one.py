@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.releases.moments import Moments
 from hdpfl_tools.coordinator.reports.page import Block, picture, render, table
-from hdpfl_tools.coordinator.reports.survival import CURVE_HEAD, about, curve_rows, curve_table
+from hdpfl_tools.coordinator.reports.survival import (
+    CURVE_HEAD,
+    QUANTILE,
+    about,
+    curve_rows,
+    curve_table,
+)
 from server_app.run.resume import run_folder
 
 ALL, CLASS = "all sites", "class "
@@ -52,7 +58,7 @@ class Line(NamedTuple):
     @property
     def of_curve_table(self) -> bool:
         """Whether a table of the curve shows it."""
-        return self.column == CURVE and "time of" not in self.measure
+        return self.column == CURVE and not self.measure.startswith(QUANTILE)
 
     @property
     def cells(self) -> tuple[str, str]:

@@ -59,7 +59,7 @@ def test_a_first_message_takes_the_place_of_typed_numbers(tmp_path: Path) -> Non
     options = ("--epsilons", "1", "--most-rounds", "4")
     text = said(tmp_path, "--first", str(tmp_path / "first"), *options, run=plain)
     assert "# expected accuracy: " in text
-    assert "a constant answer is right in 5" in text and "noise = 'shared'" in text
+    assert "a constant answer is right for 5" in text and "noise = 'shared'" in text
     options = ("--epsilons", "1", "--most-rounds", "4", "--json")
     proposed = json.loads(said(tmp_path, "--first", str(tmp_path / "first"), *options, run=plain))[
         "proposed"

@@ -76,7 +76,7 @@ def test_rates_are_tuned_on_other_seeds_and_rows_compared_pair_by_pair(
     done = here(*words, "--out", str(out))
     assert done.returncode == 0, done.stderr
     assert "fedavg: rate 0.3, the best of 0.0001, 0.3 on seeds 10001 to 10002" in done.stdout
-    assert "Difference to 'fedsplit' on the same seeds: accuracy" in done.stdout
+    assert "Difference from 'fedsplit' on the same seeds: accuracy" in done.stdout
     assert "warning: the server finds" not in done.stdout
     results = json.loads((out / "comparison.json").read_text())["results"]
     assert [results[name]["learning-rate"] for name in results] == [0.3, 0.3]

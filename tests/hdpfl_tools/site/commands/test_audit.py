@@ -47,7 +47,7 @@ def test_bare_it_audits_every_engine(site) -> None:
         assert claim / 2 < sure < likely
         assert sure <= claim
         assert verdict == "consistent with the claim"
-    assert "50000 canaries a row" in result.out
+    assert "each row has 50000 canaries" in result.out
     assert result.err == "", "the bar is for terminals"
 
 

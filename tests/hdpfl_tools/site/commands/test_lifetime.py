@@ -104,7 +104,7 @@ def test_a_run_whose_noise_falls_is_shown_and_pays_for_each_round_as_it_is(hospi
     hospital.write_terms(**STUDY, spend={"kind": "late", "ratio": 3})
     hospital("ledger", "--init")
     shown = " ".join(hospital("plan", "--terms", hospital.terms_path).out.split())
-    assert "noise of round 1 3 times that of the last one" in shown
+    assert "noise of round 1 3 times that of the last round" in shown
     assert study(hospital, 1, rounds=2) == [True, True]
     whole, terms = taken(hospital), hospital.terms.updated(run_id="study-1")
     louder = terms.updated(spend={"kind": "late", "ratio": 6})
