@@ -229,9 +229,7 @@ def test_the_command_writes_the_curve_for_people_and_programs(
     with pytest.raises(SystemExit, match="0"):
         main()
     shown = capsys.readouterr().out
-    assert (
-        "95 % band" in shown and "5 to 6" in shown and "time at which 50 % had the event" in shown
-    )
+    assert "95 % band" in shown and "5 to 6" in shown and "time at which 50 % had" in shown
     folder = tmp_path / "first"
     rows = list(csv.reader(io.StringIO((folder / "statistics.csv").read_text())))
     assert {row[0] for row in rows[1:]} == {"all sites", "0", "1", "2"}
