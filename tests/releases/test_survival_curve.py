@@ -236,7 +236,7 @@ def test_the_command_writes_the_curve_for_people_and_programs(
     at_risk = next(float(row[3]) for row in rows if row[2] == "at risk from 0 to 1")
     assert 650 < at_risk < 790  # of 720
     page = (folder / "statistics.html").read_text()
-    assert "data:image/png" in page and "the band holds noise and the draw" in page
+    assert "data:image/png" in page and "the band holds noise and the sampling" in page
     assert (folder / "survival.png").stat().st_size > 1000
     monkeypatch.setattr("sys.argv", ["hdpfl", "statistics", str(folder), "--json"])
     with pytest.raises(SystemExit, match="0"):
