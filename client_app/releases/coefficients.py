@@ -33,7 +33,7 @@ class CoefficientsHalf(SiteHalf):
         design = Coefficients().design(site.terms, site.task)
         start, records = design.start(arrays), site.training_records()
         z = plan.gaussian(Coefficients.release).noise_multiplier
-        return partial(_noisy, site, partial(design.sum_at, start, records), z)
+        return partial(_noisy, site, partial(design.sum, start, records), z)
 
 
 def _noisy(site: Site, exact: Callable[[], Floats], z: float) -> bytes:

@@ -118,7 +118,7 @@ class SumPart(Trainer):
     def _kept(
         self, total: Vector64, plan: RoundPlan, noise: RandomStream, trained: slice
     ) -> PersonalState:
-        """Return the site's own part after its noisy step; what is not trained stays."""
+        """Return the site's own part after its noisy step; a frozen part stays."""
         noisy = np.zeros_like(total)
         noisy[trained] = add_noise(torch.from_numpy(total), plan.noise_std, noise).numpy()[trained]
         step = (-self._instructions.terms.learning_rate / plan.divisor * noisy).astype(np.float32)

@@ -237,7 +237,7 @@ _COMBINES = re.compile(
     r"|percentile\w*|\w+_agg|group_concat|random)\s*\(",
     re.IGNORECASE,
 )
-"""What may let a row of a SELECT come from rows of other units."""
+"""Words of a SELECT by which a row may come from rows of other units."""
 
 
 class TableFile(RedactedModel):

@@ -81,7 +81,7 @@ def named_paths(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def as_one_file(path: Path) -> str:
-    """Return the text of the run config at ``path``, with what its files hold for their paths.
+    """Return the text of the run config at ``path``, its files included.
 
     It means the same in every folder, also in that of a ServerApp and of an invited site.
 

@@ -204,7 +204,7 @@ class State(RedactedModel):
 
 
 class Simulation(RedactedModel):
-    """Marks a simulated node: its noise comes from a seed and protects nothing."""
+    """Mark of a simulated node, whose noise comes from a seed and gives no privacy."""
 
     seed: Annotated[int, Field(ge=0)] = Field(description="Seed of the noise and the batches.")
 

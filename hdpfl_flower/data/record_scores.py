@@ -160,18 +160,18 @@ class Design:
             )
             return np.concatenate([biases.ravel() + levels, (of_level - reference).mean(0)])
 
-    def sum(self, arrays: Arrays, records: Records) -> Floats:
+    def sum(self, start: Floats, records: Records) -> Floats:
         """Return the sum of the records' vectors over the bound, shape ``(size,)``.
+
+        Args:
+            start: intercepts and coefficients, shape ``(p,)``, as :meth:`start` returns them.
+            records: of which each unit has one.
 
         Guarantees:
             One record more or less moves it by at most 1 in length, whatever it holds and whatever
             the model is: :func:`hdpfl_flower.data.record_moments.exact_sum`, of vectors that are
             computed apart.
         """
-        return self.sum_at(self.start(arrays), records)
-
-    def sum_at(self, start: Floats, records: Records) -> Floats:
-        """Return :meth:`sum` at intercepts and coefficients ``start``, shape ``(p,)``."""
         vectors, full = partial(self.vectors, start), self.size - EMPTY
         return np.pad(exact_sum(records, full, self.bound, vectors), (0, EMPTY))
 

@@ -1,4 +1,4 @@
-"""Task of a run's model, from nothing but its terms: no file is opened and no module imported."""
+"""Task of a run's model by its terms, without a file or an import."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ class EventColumn(BaseModel):
 
 
 class Label(BaseModel):
-    """What to predict: a class, a number in ``bounds``, or a survival time.
+    """Target of the model: a class, a number in ``bounds``, or a survival time.
 
     Survival has a column of times, a column of events, and the public ``edges`` of intervals: the
     model learns the hazard of the event in each (``Task.survival``).

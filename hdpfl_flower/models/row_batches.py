@@ -28,7 +28,7 @@ from hdpfl_flower.models.task import Task
 LINE = 16
 """Floats in 64 bytes, the alignment of torch's allocations."""
 BLOCKS = (64, 32, 16, 8, 4)
-"""Block sizes tried where nothing is trained; the first with proven row independence counts."""
+"""Block sizes tried for outputs; the first with proven row independence counts."""
 LARGEST, POOL = 64, 128
 """Rows of the largest block tried, and of the trial pool."""
 _FEWEST = 32

@@ -87,7 +87,7 @@ STARTED = _ours("run_started_timestamp", "seconds", "Time at which the run start
 LAST_EVENT = _ours(
     "run_last_event_timestamp", "seconds", "Time at which the run's journal was last written."
 )
-ACTIVE = _ours("run_active", "bool", "Whether the journal says that the run still goes on.")
+ACTIVE = _ours("run_active", "bool", "Whether the journal says that the run has not ended.")
 PLANNED = _ours("run_planned", "rounds", "Number of planned rounds of the run.")
 FINISHED = _ours("run_finished", "rounds", "Number of the last round that ended.")
 NO_QUORUM = _ours(

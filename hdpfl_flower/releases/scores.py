@@ -51,11 +51,11 @@ class Scores(ReleaseKind):
     def check_task(self, task: Task) -> None:
         """Refuse tasks of other than two classes; raises ``DataError``."""
         if task.classes != 2:
-            found = f"{task.classes} classes" if task.classes else "numbers"
-            found = "survival" if task.intervals else found
+            targets = f"{task.classes} classes" if task.classes else "numbers"
+            targets = "survival" if task.intervals else targets
             # With more classes a record has a score for each: one would fill several histograms.
             raise DataError(
-                f"{self.words} is only for tasks of two classes, and this task has {found}"
+                f"{self.words} is only for tasks of two classes, and this task has {targets}"
             )
 
     def cost(self, basis: Basis) -> Gaussians:

@@ -157,7 +157,7 @@ def expected(loss: str, case: Federation) -> Floats:
     random, of = np.random.default_rng(51), design(loss, case.wide)
     many = site_records(loss, case, 0, 400_000, random)
     for _ in range(20):
-        sums = sums_of(of.sum_at(true, many)[None], of)
+        sums = sums_of(of.sum(true, many)[None], of)
         true = true + np.linalg.solve(sums.information, sums.score)
     return true
 
@@ -172,7 +172,7 @@ def fitted(loss: str, case: Federation, seed: int) -> Stepped:
     start += 0.1 * scale * random.normal(size=len(start))
     rows = []
     for place, (epsilon, count) in enumerate(zip(case.epsilons, case.records, strict=True)):
-        exact = of.sum_at(start, site_records(loss, case, place, count, random))
+        exact = of.sum(start, site_records(loss, case, place, count, random))
         rows.append(exact + _noise(epsilon) * random.normal(size=of.size))
     return fit_of(np.array(rows), of, start)
 

@@ -86,7 +86,7 @@ def test_without_noise_it_is_the_estimate_of_all_records(loss: str) -> None:
         rows, events, owner = person_periods(x, targets, start)
         whole = LogisticRegression(fit_intercept=False, **free).fit(rows, events, weights[owner])
         known = whole.coef_[0]
-    fit = fit_of(np.array([of.sum_at(start, records) for records in sites]), of, start)
+    fit = fit_of(np.array([of.sum(start, records) for records in sites]), of, start)
     assert not fit.missing
     # Residuals beyond a half of the label's bounds count less, and the step bends.
     within = 0.25 if loss == "squared" else 0.1
@@ -119,7 +119,7 @@ def test_of_the_same_records_the_noise_alone_is_in_the_errors(loss: str) -> None
     """A bootstrap of the noise: the records stay."""
     of, sites = design(loss, wide=False), records_of(loss)
     start, random = truth(loss, CASE), np.random.default_rng(5)
-    exact = np.array([of.sum_at(start, records) for records in sites])
+    exact = np.array([of.sum(start, records) for records in sites])
     still = fit_of(exact, of, start)
     noise, drawn = 3.0, []
     for _ in range(60):
@@ -133,7 +133,7 @@ def test_of_the_same_records_the_noise_alone_is_in_the_errors(loss: str) -> None
 def test_noisy_sites_count_less_and_without_noise_all_alike() -> None:
     of, sites = design("logistic", wide=False), records_of("logistic")
     start, random = truth("logistic", CASE), np.random.default_rng(5)
-    exact = np.array([of.sum_at(start, records) for records in sites])
+    exact = np.array([of.sum(start, records) for records in sites])
     one = fit_of(exact[:1], of, start)
     hidden = exact + np.array([[0.0], [1e4]]) * random.normal(size=exact.shape)
     np.testing.assert_allclose(fit_of(hidden, of, start).values, one.values, atol=1e-3)
@@ -149,14 +149,14 @@ def test_a_column_that_does_not_vary_has_no_interval_and_the_others_have() -> No
     for records in sites:
         records.features[:, 2] = 0.25
     start = truth("logistic", CASE)
-    rows = np.array([of.sum_at(start, records) for records in sites])
+    rows = np.array([of.sum(start, records) for records in sites])
     fit = fit_of(rows + 0.5 * np.random.default_rng(1).normal(size=rows.shape), of, start)
     assert fit.missing[3] == ALONE and {*fit.missing} <= {0, 3}, "the intercept goes along"
     assert np.isnan(fit.errors[3]) and fit.values[3] == start[3]
     # Of two columns that go along, one is left, and others lean on it.
     for records in sites:
         records.features[:, 2] = records.features[:, 1]
-    rows = np.array([of.sum_at(start, records) for records in sites])
+    rows = np.array([of.sum(start, records) for records in sites])
     fit = fit_of(rows + 0.5 * np.random.default_rng(1).normal(size=rows.shape), of, start)
     assert ALONE in (fit.missing.get(2), fit.missing.get(3))
     assert LEANS in (fit.missing.get(2), fit.missing.get(3))
@@ -168,7 +168,7 @@ def test_noise_alone_and_a_far_model_have_no_interval() -> None:
     assert np.isnan(fit_of(noise, of, start).errors).all()
     assert HIDDEN in fit_of(1e-30 * noise, of, np.full(of.numbers, np.nan)).missing.values()
     far = np.r_[start[:1], 2.5 * start[1:]]
-    rows = np.array([of.sum_at(far, records) for records in records_of("logistic")])
+    rows = np.array([of.sum(far, records) for records in records_of("logistic")])
     fit = fit_of(rows, of, far)
     assert {*fit.missing.values()} == {FAR} and np.isnan(fit.errors).all()
 
@@ -204,7 +204,7 @@ def test_no_sum_is_computed_for_a_request_that_is_not_reserved(
     assert ask(profile, terms).has_content()
     numbers_of(asked(profile, terms), terms)
     computed = []
-    monkeypatch.setattr(Design, "sum_at", lambda *given: computed.append(given))
+    monkeypatch.setattr(Design, "sum", lambda *given: computed.append(given))
     assert [asked(profile, terms, seed=seed).error.code for seed in (4, 5)] == [wire.DECLINED] * 2
     assert asked(profile, terms).has_content()
     assert computed == []

@@ -43,10 +43,10 @@ def test_a_record_moves_the_sum_by_one_at_most(loss: str, scale: float) -> None:
     odd = np.array([[np.inf, -np.inf, np.nan, 1, 0, 0, 1, 0], [3e38] * 8], np.float32)
     features = np.concatenate([records.features, odd])
     targets = np.concatenate([records.targets, records.targets[:2]])
-    whole = of.sum(model(of, scale), Records(features, targets))
+    whole = of.sum(of.start(model(of, scale)), Records(features, targets))
     for row in (0, 1, 2, 40, 41):
         rest = np.delete(np.arange(42), row)
-        fewer = of.sum(model(of, scale), Records(features[rest], targets[rest]))
+        fewer = of.sum(of.start(model(of, scale)), Records(features[rest], targets[rest]))
         assert np.linalg.norm(whole - fewer) <= 1
 
 
@@ -92,7 +92,7 @@ def test_a_record_of_a_chunk_of_its_own_moves_the_sum_by_one(
         x[0, [0, 1, 8, 9]] = 0
         x[0, place] = sign / 2
         y = np.array([label] * 4 + [last], np.int64 if loss == "logistic" else np.float32)
-        gap = of.sum_at(start, Records(x, y)) - of.sum_at(start, Records(x[1:], y[1:]))
+        gap = of.sum(start, Records(x, y)) - of.sum(start, Records(x[1:], y[1:]))
         worst = max(worst, float(np.linalg.norm(gap)))
     assert 0.1 < worst <= 1
 

@@ -39,8 +39,8 @@ def resume(
     """Resume an interrupted run with the same run id and plans; no site is charged twice.
 
     If flwr run started the run, this command calls flwr run to resume it. If hdpfl compare started
-    it, the run goes on in this process. A run of real sites resumes at its SuperLink: the one that
-    you name, or the only one in Flower's config.toml.
+    it, the run continues in this process. A run of real sites resumes at its SuperLink: the one
+    that you name, or the only one in Flower's config.toml.
     """
     with waiting("imports and checks"):
         from server_app.run.resume import (  # with the strategies: seconds
